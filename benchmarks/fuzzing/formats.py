@@ -204,6 +204,7 @@ def _published() -> Target:
     from fabrictwin.study.jitter.published_jitter import read_published as read_jitter
     from fabrictwin.validation.collective_series import read_published as read_series
     from fabrictwin.validation.published_data import read_data
+    from fabrictwin.validation.served_models import read_measured as read_served
     from fabrictwin.validation.socket_rows import read_sockets
     from fabrictwin.validation.turned_off import read_tests
 
@@ -215,6 +216,7 @@ def _published() -> Target:
         "jitter": read_jitter,
         "sockets": read_sockets,
         "turned_off": read_tests,
+        "serving": read_served,
     }
 
     def read(data: bytes) -> None:
@@ -236,6 +238,31 @@ def _short(name: str, text: bytes) -> bytes:
     return b"".join(text.splitlines(keepends=True)[:30]) if name.endswith(".csv") else text
 
 
+def _calibration() -> Target:
+    """A file that `calibrate` reads, or the calibration of a spec."""
+    from fabrictwin.calibration.inputs import read_inputs
+    from fabrictwin.cluster.spec.spec import load_spec
+
+    spec = folder() / f"{os.getpid()}-calibrated.yaml"
+
+    def read(path: Path) -> None:
+        if path.read_bytes()[:6] != b"schema":
+            read_inputs([path])
+            return
+        text = (ROOT / "examples" / "laptop.yaml").read_text().replace("models/", f"{ROOT}/examples/models/")
+        spec.write_text(f"{text}\ncalibration: {path}\n")
+        load_spec(spec)
+
+    samples = [
+        b"# Collective test starting: all_reduce_perf\n#  Rank  0 Group  0 Pid  4000 on host-0 device 0 [0x1b] H100\n"
+        b"#       size count type redop root time\n 8 2 float sum -1 16.98 0.00 0.00 N/A 16.98 0.00 0.00 N/A\n",
+        b'{"traceEvents": [{"name": "ProfilerStep#3", "ph": "X", "ts": 12, "dur": 400000.5}]}',
+        b"gemm_dtype,m,n,k,latency_ms\nbfloat16,512,4096,4096,0.03\nfp8,1024,4096,8192,0.05\n",
+        b"schema: 1\ncompute_share: 0.8\nproducts: {bf16: 0.9}\ncollectives: {launch_us: 9, hop: 1.2, rate: 0.9}\n",
+    ]
+    return Target(samples, of_file("measured", read))
+
+
 FORMATS: dict[str, Callable[[], Target]] = {
     "traffic": _traffic,
     "ibnetdiscover": _ibnetdiscover,
@@ -250,4 +277,5 @@ FORMATS: dict[str, Callable[[], Target]] = {
     "tables": _tables,
     "roce-modes": _roce_modes,
     "published": _published,
+    "calibration": _calibration,
 }

@@ -41,6 +41,7 @@ _HOME = {
     "load": "api.specs",
     "run": "api.run",
     "plan": "api.plan",
+    "calibrate": "calibration.calibrate",
     "campaign": "api.campaign",
     "compare": "api.compare",
     "diff": "api.diff",

@@ -13,6 +13,7 @@ from fabrictwin.base.progress import silent
 
 if TYPE_CHECKING:
     from fabrictwin.base.progress import Stage
+    from fabrictwin.catalog.error_ranges import ErrorRange
     from fabrictwin.nccl.settings.settings import Settings
     from fabrictwin.tools.nccl_tests.perf import Options, Row, Run
 
@@ -52,6 +53,13 @@ class NcclTest:
             "wrong",
         )
         return Table.of_rows(names, rows)
+
+    @property
+    def ranges(self) -> dict[str, ErrorRange]:
+        """The range of measured over predicted time, by regime of size, from machines that were held out."""
+        from fabrictwin.tools.nccl_tests.perf_text import ranges
+
+        return ranges(self.detail, self._rows)
 
     def json(self, arguments: Sequence[str] = ()) -> str:
         """Return the test's JSON file, as nccl-tests' -J writes it."""
@@ -131,7 +139,13 @@ def nccl_tests(
     asked, reduced = perf.limited(asked, twin, rank_node)
     watcher("initialising")
     run = perf.prepare(
-        twin, asked, settings=settings, rank_node=rank_node, packet=spec.run.packet, seed=spec.run.seed
+        twin,
+        asked,
+        settings=settings,
+        rank_node=rank_node,
+        packet=spec.run.packet,
+        seed=spec.run.seed,
+        corrections=None if spec.calibration is None else spec.calibration.collectives,
     )
     source = place["source"] or (cluster if isinstance(cluster, str) else str(spec.path or spec.name))
     rows = play(run, text, fidelity=fidelity, source=source, stage=watcher, reduced=reduced)

@@ -16,6 +16,7 @@ from fabrictwin.base.units import PS_PER_S, format_time
 if TYPE_CHECKING:
     from fabrictwin.base.progress import Stage
     from fabrictwin.capture.recorder import CaptureRequest
+    from fabrictwin.catalog.error_ranges import ErrorRange
     from fabrictwin.report.result import RunResult
     from fabrictwin.runs.folder import Clock
 
@@ -38,6 +39,13 @@ class Result:
         from fabrictwin.report.summary import summary
 
         return summary(self.detail)
+
+    @property
+    def error_range(self) -> ErrorRange | None:
+        """The range of the step by like steps that were held out; None of a captured job."""
+        from fabrictwin.report.error_range import run_range
+
+        return run_range(self.detail)
 
     @cached_property
     def breakdown(self) -> Table:

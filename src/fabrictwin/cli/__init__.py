@@ -34,6 +34,7 @@ COMMANDS = {
     "init": ("predict.init", "Write the bundled examples, to begin with."),
     "run": ("predict.run", "Predict what a job gets on a cluster."),
     "plan": ("predict.plan", "Search for the fastest layout of a job that fits."),
+    "calibrate": ("predict.calibrate", "Fit constants to measurements of one's own."),
     "validate": ("predict.validate", "Hold predictions against published measurements."),
     "topology": ("fabric.topology", "Show, import or export a cluster."),
     "serve": ("predict.serve", "Predict what a benchmark of an inference server prints."),

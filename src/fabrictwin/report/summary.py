@@ -10,6 +10,7 @@ import numpy as np
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.program.program import OpKind
 from fabrictwin.report.breakdown import Collective, Share
+from fabrictwin.report.error_range import run_range
 from fabrictwin.report.link_usage import busiest, by_kind, not_modelled, utilisation
 from fabrictwin.report.result import RunResult
 
@@ -54,6 +55,7 @@ def summary(result: RunResult) -> dict[str, Any]:
         "step_time_s": _round(trace.end_ps / PS_PER_S, 9),
         "step_time_ps": trace.end_ps,
         **_throughput(result),
+        "error_range": _error_range(result),
         "memory": _memory(result),
         "breakdown": _breakdown(result),
         "exposed_communication": _exposed(result),
@@ -102,6 +104,18 @@ def _throughput(result: RunResult) -> dict[str, Any]:
         "precision": work.precision,
         "mfu": _round(model / work.peak_flops_per_gpu),
         "hfu": _round(hardware / work.peak_flops_per_gpu),
+    }
+
+
+def _error_range(result: RunResult) -> dict[str, Any] | None:
+    found = run_range(result)
+    if found is None:
+        return None
+    half, nine_tenths = found.of_time(result.trace.end_ps / PS_PER_S)
+    return {
+        "step_time_s_50_percent": [_round(one) for one in half],
+        "step_time_s_90_percent": [_round(one) for one in nine_tenths],
+        **found.data(),
     }
 
 

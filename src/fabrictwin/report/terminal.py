@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fabrictwin.base.units import format_size, format_time
+from fabrictwin.report.error_range import range_lines, run_range
 from fabrictwin.report.outages import outage_lines
 from fabrictwin.report.result import RunResult
 from fabrictwin.report.summary import summary, what_limits
@@ -45,6 +46,7 @@ def block(result: RunResult, folder: Path | None) -> str:
     for key, name, unit, digits in FIGURES:
         if data[key] is not None:
             lines.append(f"  {name:<11} {data[key]:,.{digits}f} {unit}")
+    lines += [f"  {line}" for line in _range(result, data)]
     if data["mfu"] is not None:
         peak = f"{data['peak_tflops_per_gpu']:g} TFLOP/s, {data['precision']}"
         lines.append(f"  MFU         {data['mfu']:.1%} of the GPU's peak ({peak})")
@@ -63,6 +65,14 @@ def block(result: RunResult, folder: Path | None) -> str:
     if folder is not None:
         lines.append(f"  report      {folder / 'report.html'}")
     return "\n".join(lines) + "\n"
+
+
+def _range(result: RunResult, data: dict[str, Any]) -> list[str]:
+    found = run_range(result)
+    if found is None:
+        return ["range       unknown: nothing like a captured job was compared with measurements"]
+    lines = range_lines(found, data["step_time_ps"], data["tokens_per_s_per_gpu"], "tokens/s/GPU")
+    return [f"{'range' if i == 0 else '':<11} {line}" for i, line in enumerate(lines)]
 
 
 def _breakdown(data: dict[str, Any]) -> list[str]:

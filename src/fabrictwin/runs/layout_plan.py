@@ -8,19 +8,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage
 from fabrictwin.base.textfile import write_text
 from fabrictwin.base.units import PS_PER_S, format_size, format_time
+from fabrictwin.catalog.error_ranges import ErrorRange
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.engines.base.play import play
+from fabrictwin.report.error_range import range_lines, step_case, step_range
 from fabrictwin.report.resolved_config import moved, spec_yaml
 from fabrictwin.runs.execute import cluster_line
 from fabrictwin.runs.workers import in_order
 from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.twin.twin import Twin
+from fabrictwin.workload.job.workload_section import Workload
 from fabrictwin.workload.search.layout_search import HEADROOM, Candidate, Found, Search, layout_line
 from fabrictwin.workload.step.training_step import lower
 
@@ -46,6 +51,7 @@ class Plan:
     fidelity: str
     found: Found
     ranked: tuple[Ranked, ...]
+    range: ErrorRange  # of the layouts' steps
 
 
 def plan(
@@ -88,7 +94,17 @@ def plan(
         fidelity=fidelity,
         found=found,
         ranked=tuple(ranked),
+        range=_range(spec, twin, found.candidates[0]),
     )
+
+
+def _range(spec: Spec, twin: Twin, candidate: Candidate) -> ErrorRange:
+    """Return what steps on this many GPUs are off by; layouts of one job share it."""
+    hosts = candidate.job.placement.host_of_rank
+    training = with_layout(spec, candidate).validate_section("workload", Workload).training
+    known = spec.calibration
+    keys = {**training.model_dump(mode="json"), "calibration": None if known is None else known.model_dump()}
+    return step_range(step_case(twin.fabric, len(hosts), len(np.unique(hosts)), keys))
 
 
 def _step(fidelity: str, spec: Spec) -> tuple[int, float, float] | None:
@@ -153,6 +169,7 @@ def plan_data(found: Plan) -> dict[str, Any]:
         "fidelity": found.fidelity,
         "layouts_considered": found.found.considered,
         "layouts_too_large": found.found.too_large,
+        "error_range": found.range.data(),
         "layouts": [
             {
                 "layout": layout_line(item.candidate.job),
@@ -212,4 +229,11 @@ def plan_text(found: Plan) -> str:
         lines.append("  " + "  ".join(cells))
         if i:
             lines.append(f"  {'':>{widths[0]}}  {why(found.ranked[i - 1], found.ranked[0])}")
+    if found.ranked:
+        best = found.ranked[0]
+        lines += ["", "  range of the best step; layouts of one job are mostly off the same way"]
+        lines += [
+            f"    {line}"
+            for line in range_lines(found.range, best.step_ps, best.tokens_per_s_per_gpu, "tokens/s/GPU")
+        ]
     return "\n".join(lines) + "\n"

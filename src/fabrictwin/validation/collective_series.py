@@ -21,6 +21,7 @@ from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import PS_PER_US
+from fabrictwin.catalog.error_ranges import REGIMES
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import read_spec
 from fabrictwin.nccl.communicator.communicator import Communicator, initialise
@@ -34,12 +35,6 @@ from fabrictwin.twin import Twin
 from fabrictwin.validation.published_data import Section, read_table, read_texts
 
 TABLE, TEXTS = "collectives.csv", "collectives.yaml"
-KIB, MIB = 1024, 1024 * 1024
-REGIMES = (
-    ("below 64 KiB", 1, 64 * KIB),
-    ("64 KiB to 64 MiB", 64 * KIB, 64 * MIB),
-    ("from 64 MiB", 64 * MIB, 1 << 62),
-)
 # which fitted sections of nccl/data/step_costs.yaml stand on rows of which hardware
 FITTED = {
     "A100": ("ampere", "srd-ampere"),

@@ -239,6 +239,25 @@ def fit_without(published: Published, hardware: str, *, stage: Stage = silent) -
     return now
 
 
+def fit_without_series(published: Published, name: str, *, stage: Stage = silent) -> Calibration | None:
+    """Fit as if a series had never been measured; None where no section stands on it.
+
+    Its section is fitted to its other series. Where it has none, it gets one set of figures fitted to all other
+    sections of its part together, as hardware that is left out does.
+    """
+    whole = now = calibration()
+    touched = [one for one in FITS if name in one.series]
+    for one in touched:
+        stage(f"{one.section}, without {name}")
+        left = tuple(each for each in one.series if each != name)
+        if left:
+            now = _fitted(published, now, replace(one, series=left))
+        else:
+            others = [each for each in FITS if each.part == one.part and each.section != one.section]
+            now = _with(now, one.part, one.section, _pooled(published, whole, one.part, others))
+    return now if touched else None
+
+
 def _pooled(published: Published, whole: Calibration, part: str, left: list[Fit]) -> Any:
     """One entry for all of these sections' series together."""
     benches = [Bench.of(published, name) for one in left for name in one.series]

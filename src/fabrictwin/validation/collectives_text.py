@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fabrictwin.base.units import format_size
-from fabrictwin.validation.collective_series import FITTED, REGIMES, Answer, Outcome, summary, worst
+from fabrictwin.catalog.error_ranges import REGIMES
+from fabrictwin.validation.collective_series import FITTED, Answer, Outcome, summary, worst
 
 
 def as_data(outcomes: list[Outcome], fidelity: str, left_out: str) -> dict[str, Any]:

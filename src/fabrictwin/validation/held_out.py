@@ -56,7 +56,7 @@ class HeldOut:
         by: What was left out.
         groups: How many were, in turn.
         refitted: Groups without which constants were fitted again.
-        errors: Of throughput, one a row.
+        outcomes: One a row; its case's `hardware` is the group that it was left out with.
         scaling: Pairs that differ in GPUs alone, in all and in the wrong order.
         layouts: Pairs of layouts of one model on the same GPUs, likewise.
     """
@@ -64,9 +64,14 @@ class HeldOut:
     by: str
     groups: int
     refitted: int
-    errors: tuple[float, ...]
+    outcomes: tuple[Outcome, ...]
     scaling: tuple[int, int]
     layouts: tuple[int, int]
+
+    @property
+    def errors(self) -> tuple[float, ...]:
+        """Return the error of throughput of each row."""
+        return tuple(o.error for o in self.outcomes if o.error is not None)
 
     def quantile(self, share: float) -> float:
         """Return the absolute error that so many rows are within."""
@@ -127,11 +132,9 @@ def held_out(
 
 
 def _held_out(by: str, groups: int, refitted: int, outcomes: list[Outcome]) -> HeldOut:
-    errors = tuple(o.error for o in outcomes if o.error is not None)
     scaled = pairs(outcomes)
-    return HeldOut(
-        by, groups, refitted, errors, (len(scaled), sum(not pair.agrees for pair in scaled)), _layouts(outcomes)
-    )
+    flipped = sum(not pair.agrees for pair in scaled)
+    return HeldOut(by, groups, refitted, tuple(outcomes), (len(scaled), flipped), _layouts(outcomes))
 
 
 def _layouts(outcomes: list[Outcome]) -> tuple[int, int]:

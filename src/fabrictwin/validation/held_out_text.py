@@ -6,8 +6,10 @@ import json
 import shlex
 from typing import Any
 
+from fabrictwin.catalog.error_ranges import error_ranges
 from fabrictwin.validation.held_out import Freedom, HeldOut
 
+RANGED = {"step": "steps", "collective": "collectives", "served": "served means"}
 PAGE = """\
 # Accuracy
 
@@ -23,7 +25,18 @@ this page; it takes minutes.
 so that it was fitted again or lost its effect. *Flipped* are pairs in the wrong order: of rows that differ in GPUs
 alone, and of layouts of one model on the same GPUs in one series and release. Errors are of throughput. What
 kernels are off by on shapes that were held out stands in [kernels](kernels.md), collectives without a hardware in
-[their validation](validation-collectives.md).
+[their validation](validation-collectives.md), servers in [serving](serving.md).
+
+## Ranges
+
+`run`, `plan`, `nccl-tests` and `serve` print the range that half and that nine in ten of like cases lie in,
+from the errors of rows that were held out and never from the fit. Cases are alike by what is known of them
+(steps on that GPU were compared; the software's `compute_share` was measured, or not), by whether they stay
+inside one host or rack, of collectives by size. Quantiles are wider where few machines or releases are behind
+them, and a case outside of all that was compared says so. `--write-ranges
+src/fabrictwin/catalog/data/error_ranges.yaml` makes the file that they stand in (a quarter of an hour:
+collectives are fitted again without each series and each hardware). The last table says how many held-out rows
+lie in ranges that were made without them and all of their machine or release.
 """
 
 
@@ -47,7 +60,20 @@ def held_out_text(found: list[HeldOut], counted: Freedom) -> str:
         f"  {counted.constants} constants were fitted to {counted.fitted_rows} rows;"
         f" {counted.judging_rows} others judge them"
     )
+    lines += ["", *_coverage_lines()]
     return "\n".join(lines) + "\n"
+
+
+def _coverage_lines() -> list[str]:
+    """Return how well the ranges that answers print cover rows that were held out of them."""
+    lines = ["ranges that answers print, made without each row's group: held-out rows that lie in them"]
+    for name, what in RANGED.items():
+        for first, (rows, half, nine_tenths) in error_ranges(name).coverage.items():
+            who = f"{what}, {first}"
+            lines.append(
+                f"  {who:<38}  {rows:4d} rows  {half:5.1%} in the half  {nine_tenths:5.1%} in nine in ten"
+            )
+    return lines
 
 
 def held_out_page(found: list[HeldOut], counted: Freedom) -> str:
@@ -79,4 +105,9 @@ def held_out_json(found: list[HeldOut], counted: Freedom) -> str:
         "fitted_rows": counted.fitted_rows,
         "judging_rows": counted.judging_rows,
     }
-    return json.dumps({"schema": 1, "held_out": rows, "fitted": fitted}, indent=2) + "\n"
+    columns = ("rows", "half", "nine_tenths")
+    ranges = {
+        name: {first: dict(zip(columns, one, strict=True)) for first, one in error_ranges(name).coverage.items()}
+        for name in RANGED
+    }
+    return json.dumps({"schema": 1, "held_out": rows, "fitted": fitted, "coverage": ranges}, indent=2) + "\n"

@@ -47,7 +47,7 @@ def serve(
     from fabrictwin.cluster.spec.spec import load_spec
     from fabrictwin.serving.predict import predict
     from fabrictwin.serving.report.bench import requests_csv, table
-    from fabrictwin.serving.report.server import headline, steps_csv, without_details
+    from fabrictwin.serving.report.server import headline, range_lines, served_ranges, steps_csv, without_details
 
     read = load_spec(spec, sys.stdin)
     if emit is not None:
@@ -66,9 +66,10 @@ def serve(
     if steps is not None:
         write_text(steps, steps_csv(found.replicas))
     if as_json:
-        click.echo(json.dumps(without_details(found.fields), indent=2))
+        ranges = {key: one.data() for key, one in served_ranges(found).items()}
+        click.echo(json.dumps({**without_details(found.fields), "error_ranges": ranges}, indent=2))
         return
-    click.echo("\n".join([*headline(found), table(found.fields, found.settings)]))
+    click.echo("\n".join([*headline(found), table(found.fields, found.settings), *range_lines(found)]))
 
 
 def _judge(spec: Spec, given: str, seed: int | None, *, as_json: bool) -> None:

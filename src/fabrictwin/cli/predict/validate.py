@@ -94,8 +94,11 @@ def training(
 @DATA
 @WORKERS
 @written("--write", help="Write the page of these errors, docs/accuracy.md, to a file.")
+@written("--write-ranges", help="Fit collectives and play servers too, and write the ranges that answers print.")
 @click.option("--by", default="", metavar="WHAT", help="Leave out only this, such as hardware or series.")
-def accuracy(as_json: bool, data: Path | None, workers: int, write: Path | None, by: str) -> None:
+def accuracy(
+    as_json: bool, data: Path | None, workers: int, write: Path | None, write_ranges: Path | None, by: str
+) -> None:
     """Errors of training steps that were held out with all that is like them; takes minutes."""
     from fabrictwin.base.errors import ConfigError, did_you_mean
     from fabrictwin.base.progress import Progress
@@ -103,12 +106,15 @@ def accuracy(as_json: bool, data: Path | None, workers: int, write: Path | None,
     from fabrictwin.validation.held_out import DIMENSIONS, freedom, held_out, in_sample
     from fabrictwin.validation.held_out_text import held_out_json, held_out_page, held_out_text
     from fabrictwin.validation.published_data import find_data, read_data
+    from fabrictwin.validation.ranges.error_file import all_ranges
     from fabrictwin.validation.training_cases import cases
     from fabrictwin.validation.training_judge import Answers
 
     if by and by not in DIMENSIONS:
         hint = did_you_mean(by, DIMENSIONS)
         raise ConfigError(f"got {by!r}, expected one of {'; '.join(DIMENSIONS)}{hint}", key="--by")
+    if by and write_ranges is not None:
+        raise ConfigError("ranges rest on all ways of leaving out, expected no --by beside it", key="--by")
     measurements = read_data(find_data(data))
     rows = cases(measurements)
     with Progress() as progress:
@@ -117,11 +123,35 @@ def accuracy(as_json: bool, data: Path | None, workers: int, write: Path | None,
         found = [
             held_out(one, measurements, rows, answers, progress.stage) for one in DIMENSIONS if by in ("", one)
         ]
+        if write_ranges is not None:
+            write_text(write_ranges, all_ranges(measurements, found, progress.stage, workers))
     found.append(in_sample(outcomes))
     counted = freedom(measurements, outcomes)
     if write is not None:
         write_text(write, held_out_page(found, counted))
     click.echo(held_out_json(found, counted) if as_json else held_out_text(found, counted), nl=False)
+
+
+@validate.command()
+@click.option("--match", default="", metavar="TEXT", help="Only rows whose model, type or GPU contains this.")
+@click.option("--rows", "every", is_flag=True, help="Print every row.")
+@WORKERS
+@JSON
+@DATA
+def serving(match: str, every: bool, workers: int, as_json: bool, data: Path | None) -> None:
+    """Measured means of served models with the twin's beside them, and the errors by model and GPU."""
+    from fabrictwin.base.errors import ConfigError
+    from fabrictwin.base.progress import Progress
+    from fabrictwin.validation.published_data import find_data
+    from fabrictwin.validation.served_models import TABLE, answers, read_measured, served_json, served_text
+
+    measured = read_measured(find_data(data, TABLE))
+    with Progress() as progress:
+        found = answers(measured, progress.stage, match=match, workers=workers)
+    if not found:
+        raise ConfigError(f"got {match!r}, expected part of a model's, type's or GPU's name", key="--match")
+    text = served_json(measured, found) if as_json else served_text(measured, found, every=every)
+    click.echo(text, nl=False)
 
 
 @validate.command()

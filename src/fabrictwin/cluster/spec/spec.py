@@ -26,6 +26,7 @@ from fabrictwin.base.textfile import STDIN, name_of
 from fabrictwin.base.units import Duration
 from fabrictwin.base.validation_errors import config_errors
 from fabrictwin.base.yamlfile import Lines, Path_, line_of, read_yaml_file, undotted
+from fabrictwin.cluster.spec.calibration_file import CalibrationFile, beneath
 from fabrictwin.cluster.spec.cluster_section import Cluster, Count, Model, Seed
 from fabrictwin.cluster.spec.edits import set_key
 from fabrictwin.cluster.spec.fault_section import Fault, GpuFault, LinkFault, NoiseFault, SwitchFault, told_apart
@@ -126,6 +127,9 @@ class Spec(Model):
     schema_version: Annotated[Literal[1], Field(alias="schema")]
     name: Annotated[str, Field(min_length=1, max_length=200)] = "unnamed"
     cluster: Cluster
+    calibration: CalibrationFile | None = (
+        None  # or the path of its file: constants fitted to one's own measurements
+    )
     workload: Annotated[dict[str, Any], Field(default_factory=dict)]
     placement: Placement = Placement()
     faults: tuple[Fault, ...] = ()
@@ -144,6 +148,19 @@ class Spec(Model):
         if not isinstance(value, list | tuple):
             return value
         return tuple(told_apart(item, index) for index, item in enumerate(value))
+
+    @field_validator("calibration", mode="before")
+    @classmethod
+    def _calibration_file(cls, value: Any, info: ValidationInfo) -> Any:
+        origin = (info.context or {}).get("origin") or Origin(Path(), None)
+        return _read_part(value, origin, "calibration", "compute_share, products, collectives")
+
+    @field_validator("workload", mode="after")
+    @classmethod
+    def _calibrated(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        found = info.data.get("calibration")
+        calibrated: dict[str, Any] = value if found is None else beneath(value, found)
+        return calibrated
 
     @field_validator("cluster", mode="before")
     @classmethod
@@ -240,6 +257,18 @@ def without_figures(data: dict[str, Any]) -> None:
         run.pop("compare", None)
 
 
+def _read_part(value: Any, origin: Origin, key: str, keys: str) -> Any:
+    """Return the keys of the file that stands in place of a section, which holds no paths."""
+    if not isinstance(value, str):
+        return value
+    path = origin.folder / value
+    data, lines = read_yaml_file(path)
+    if not isinstance(data, dict):
+        raise ConfigError(f"expected keys such as {keys}", file=path, line=1)
+    origin.add((key,), str(path), lines)
+    return data
+
+
 def _read_cluster(name: str, origin: Origin) -> Any:
     path = origin.folder / name
     data, lines = read_yaml_file(path)
@@ -313,6 +342,7 @@ def json_schema(sections: Mapping[str, Any] | None = None) -> dict[str, Any]:
     # a cluster may also be the path of a file that holds one
     cluster = properties["cluster"]
     properties["cluster"] = {"anyOf": [*cluster.get("oneOf", cluster.get("anyOf", [])), {"type": "string"}]}
+    properties["calibration"]["anyOf"].append({"type": "string"})
     for key, section in (sections or {}).items():
         section = dict(section)
         schema["$defs"] |= section.pop("$defs", {})

@@ -18,6 +18,7 @@ import yaml
 
 from fabrictwin import catalog
 from fabrictwin.base.units import PS_PER_US
+from fabrictwin.cluster.spec.calibration_file import CollectiveCorrections
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
@@ -64,6 +65,41 @@ class StepCosts:
 
     inside: CostsInside
     between: CostsBetween
+
+    def corrected(self, by: CollectiveCorrections | None) -> StepCosts:
+        """Return the costs with corrections of one's own; no protocol gets more than the wires' rate."""
+        if by is None:
+            return self
+
+        def shares(of: Three) -> Three:
+            found = [min(1.0, share * by.rate) for share in of]
+            return found[0], found[1], found[2]
+
+        def times(of: Three, factor: float) -> Three:
+            return of[0] * factor, of[1] * factor, of[2] * factor
+
+        inside, between = self.inside, self.between
+        inside = replace(
+            inside,
+            launch=max(0.0, inside.launch + by.launch_us),
+            ring_hop=times(inside.ring_hop, by.hop),
+            tree_hop=times(inside.tree_hop, by.hop),
+            pcie_hop=times(inside.pcie_hop, by.hop),
+            send_hop=inside.send_hop * by.hop,
+            ring_share=shares(inside.ring_share),
+            tree_share=shares(inside.tree_share),
+            channel_gbps=times(inside.channel_gbps, by.rate),
+            nvls_share=min(1.0, inside.nvls_share * by.rate),
+        )
+        between = replace(
+            between,
+            ring_hop=times(between.ring_hop, by.hop),
+            tree_hop=times(between.tree_hop, by.hop),
+            nvls_tree_hop=between.nvls_tree_hop * by.hop,
+            collnet_hop=between.collnet_hop * by.hop,
+            send_hop=between.send_hop * by.hop,
+        )
+        return StepCosts(inside, between)
 
     def base_us(self, algorithm: Algorithm, protocol: Protocol, *, nodes: int) -> float:
         """Time in µs that an operation takes once."""

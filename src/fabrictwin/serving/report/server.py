@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fabrictwin.base.units import PS_PER_S
+from fabrictwin.catalog.error_ranges import FIRST_TOKEN, NEXT_TOKEN, ErrorRange, error_ranges
 from fabrictwin.serving.config.server import Server
 from fabrictwin.serving.engine.replica import STEP_FIELDS, Replica
 from fabrictwin.serving.predict import Prediction
 
+RANGED = {"mean_ttft_ms": FIRST_TOKEN, "mean_tpot_ms": NEXT_TOKEN}
 DETAILS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")
 
 
@@ -53,6 +55,35 @@ def headline(found: Prediction) -> list[str]:
         f"{steps:,} steps of {computed / steps:.1f} tokens, "
         f"{preempted} preemptions, {int(found.served.hits.sum()) / prompt:.1%} of prompts cached",
     ]
+
+
+def served_ranges(found: Prediction) -> dict[str, ErrorRange]:
+    """Return what means of servers were off by: nothing is fitted to any, so all that were compared judge."""
+    known = error_ranges("served")
+    compared, server = known.compared, found.server
+    outside = []
+    if server.served.gpu not in compared["gpus"]:
+        outside.append(f"no measured server on {server.served.gpu} was compared")
+    size = server.served.group.size * server.served.pipeline
+    if size > compared["most_gpus"]:
+        outside.append(f"{size} GPUs a replica, compared were up to {compared['most_gpus']}")
+    if server.served.model.experts is not None:
+        outside.append("one model of experts was compared, which was 32% too fast in the median")
+    longest = int(found.served.demand.prompt.max())
+    if longest > compared["longest_input"]:
+        outside.append(f"prompts of {longest:,} tokens, compared were up to {compared['longest_input']:,}")
+    return {key: known.of((name,), outside) for key, name in RANGED.items()}
+
+
+def range_lines(found: Prediction) -> list[str]:
+    """Return the ranges of both mean times, in ms."""
+    lines = ["Range of the means, by measured servers (half, nine in ten):"]
+    ranges = served_ranges(found)
+    for key, one in ranges.items():
+        (a, b), (c, d) = one.of_time(float(found.fields[key]))
+        lines.append(f"  {one.like}: {a:.1f} to {b:.1f} ms, {c:.1f} to {d:.1f} ms; {one.rows} rows")
+    outside = dict.fromkeys(each for one in ranges.values() for each in one.outside)
+    return lines + [f"  outside of what was compared: {each}" for each in outside]
 
 
 def steps_csv(replicas: Iterable[Replica]) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.cluster.spec.calibration_file import CollectiveCorrections
 from fabrictwin.cluster.spec.packet_section import Packet
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.nccl.communicator.communicator import Communicator, initialise
@@ -156,6 +157,7 @@ class Run:
     communicator: Communicator
     tuner: Tuner
     packet: PacketOptions = field(default_factory=PacketOptions)  # what the packet engine is to model
+    corrections: CollectiveCorrections | None = None  # of a calibration
     plans: list[Plan] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -180,6 +182,11 @@ class Run:
                     for size in options.sizes():
                         yield self._plan(size, datatype, operation, root)
 
+    def planned(self, size_bytes: int) -> Plan:
+        """Return the plan of one size, in the first datatype and operation that were asked for."""
+        first = self.plans[0]
+        return self._plan(size_bytes, first.datatype, first.operation, first.root)
+
     def _plan(self, size: int, datatype: str, operation: str, root: int) -> Plan:
         test, element = self.options.test, ELEMENT_BYTES[datatype]
         count = size // element
@@ -199,6 +206,7 @@ class Run:
     def time(self, fidelity: str, **rest: Any) -> list[int]:
         """Time in ps that one operation of each plan takes. Raises ConfigError."""
         from fabrictwin.nccl.lowering.task_times import measure
+        from fabrictwin.nccl.tuning.step_costs import calibration
 
         asked = [(plan.task, plan.choice) for plan in self.plans if plan.task is not None]
         if self.ranks == 1 or not asked:
@@ -207,6 +215,7 @@ class Run:
         distinct = list(dict.fromkeys(asked))
         if capabilities_of(fidelity).packets:
             rest.setdefault("packet", self.packet)
+        rest.setdefault("costs", calibration().of(self.communicator).corrected(self.corrections))
         measured = measure(self.communicator, distinct, fidelity=fidelity, **rest)  # type: ignore[arg-type]
         taken = dict(zip(distinct, (int(each) for each in measured), strict=True))
         return [0 if plan.task is None else taken[plan.task, plan.choice] for plan in self.plans]
@@ -287,14 +296,15 @@ def prepare(
     rank_node: np.ndarray,
     packet: Packet | None = None,
     seed: int = 1,
+    corrections: CollectiveCorrections | None = None,
 ) -> Run:
     """A communicator of these GPUs, and what NCCL chooses for each size. Raises ConfigError.
 
-    `packet` is a spec's `run.packet`: the network that the packet engine models.
+    `packet` is a spec's `run.packet`: the network that the packet engine models; `corrections` its calibration's.
     """
     from fabrictwin.nccl.tuning.tuner import tuner
 
     communicator = initialise(twin, rank_node, settings=settings, version=str(settings.release), strict=False)
     sockets = communicator.network == SOCKET
     modelled = packet_options(packet, twin.fabric.technology, settings, seed=seed, sockets=sockets)
-    return Run(options, communicator, tuner(communicator), modelled)
+    return Run(options, communicator, tuner(communicator), modelled, corrections)

@@ -14,6 +14,15 @@ from typing import Any
 from fabrictwin import catalog
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.base.version import __version__
+from fabrictwin.catalog.error_ranges import (
+    BETWEEN_HOSTS,
+    COLLECTIVE,
+    ONE_DOMAIN,
+    REGIMES,
+    ErrorRange,
+    error_ranges,
+    regime_of,
+)
 from fabrictwin.nccl.log.log import Processes
 from fabrictwin.nccl.settings.algorithm_selection import ALGORITHMS, PROTOCOLS
 from fabrictwin.nccl.settings.version import version
@@ -132,6 +141,41 @@ def failure(host: str, result: str, last: str) -> str:
     return f"{host}: Test NCCL failure common.cu '{ERRORS[result]} / {last}'\n"
 
 
+def ranges(run: Run, rows: Sequence[Row]) -> dict[str, ErrorRange]:
+    """Return what collectives like these were off by on machines that were held out, by regime of size."""
+    known = error_ranges("collective")
+    fabric = run.communicator.twin.fabric
+    gpu = fabric.templates[0].gpu_type
+    hosts = len(set(run.communicator.host_of_node.tolist()))
+    first = COLLECTIVE.known if gpu in known.compared["gpus"] else COLLECTIVE.without_hardware
+    outside = []
+    if first != COLLECTIVE.known:
+        outside.append(f"no measured collective on {gpu} was compared")
+    if run.ranks > known.compared["most_gpus"]:
+        outside.append(f"{run.ranks:,} GPUs, compared were up to {known.compared['most_gpus']:,}")
+    found = {}
+    for regime in dict.fromkeys(regime_of(row.size_bytes) for row in rows):
+        more = list(outside)
+        largest = max(row.size_bytes for row in rows if regime_of(row.size_bytes) == regime)
+        if largest > known.compared["largest_bytes"]:
+            more.append(f"{largest:,} bytes, compared were up to {known.compared['largest_bytes']:,}")
+        span = ONE_DOMAIN if hosts == 1 else BETWEEN_HOSTS
+        found[regime] = known.of((first, regime, span), more)
+    return dict(sorted(found.items(), key=lambda item: [name for name, *_ in REGIMES].index(item[0])))
+
+
+def range_lines(run: Run, rows: Sequence[Row]) -> list[str]:
+    """Return a line for each regime of size: the range of measured over predicted time."""
+    lines = ["Measured over predicted time, by machines like this one that were held out:"]
+    for regime, found in ranges(run, rows).items():
+        (a, b), (c, d) = found.of_time(1.0)
+        lines.append(
+            f"  {regime}: half {a:.2f} to {b:.2f}, nine in ten {c:.2f} to {d:.2f}; {found.basis}",
+        )
+        lines += [f"  outside of what was compared: {each}" for each in found.outside]
+    return lines
+
+
 def closing(run: Run, rows: Sequence[Row], *, notes: Sequence[str]) -> str:
     """Everything under the table."""
     average = average_bus_gbps(rows)
@@ -139,6 +183,7 @@ def closing(run: Run, rows: Sequence[Row], *, notes: Sequence[str]) -> str:
         f"# {'Out of bounds values':<20} : {wrong_rows(rows)} {'FAILED' if wrong_rows(rows) else 'OK'}",
         f"# {'Avg bus bandwidth':<20} : {average:g} ",
         *(f"# {note}" for note in notes),
+        *(f"# {line}" for line in range_lines(run, rows)),
         "#",
         f"# Collective test concluded: {run.options.test.program}",
         "#",
@@ -179,6 +224,7 @@ def as_json(run: Run, rows: Sequence[Row], *, arguments: Sequence[str], environm
         "results": [_result(run, row) for row in rows],
         "out_of_bounds": {"count": wrong_rows(rows), "okay": "false" if wrong_rows(rows) else "true"},
         "average_bus_bandwidth": {"bandwidth": average, "okay": "unchecked"},
+        "ranges": [{"regime": regime, **found.data()} for regime, found in ranges(run, rows).items()],
         "end_time": None,
     }
     return json.dumps(content, indent=2) + "\n"

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from fabrictwin.base.arrays import I32, I64, starts_of
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.faults import HostCause, host_causes
+from fabrictwin.cluster.spec.calibration_file import CollectiveCorrections
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.nccl.communicator.communicator import Communicator, initialise
@@ -25,6 +26,7 @@ from fabrictwin.nccl.lowering.lower import Lowering
 from fabrictwin.nccl.lowering.tasks import COLLECTIVE, Kind, Task
 from fabrictwin.nccl.settings.settings import Settings
 from fabrictwin.nccl.settings.spec_section import section_settings
+from fabrictwin.nccl.tuning.step_costs import calibration
 from fabrictwin.nccl.tuning.tuner import Call, Tuner, tuner
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Channels, Communication, Connections, Seat
@@ -48,7 +50,8 @@ def library_of(spec: Spec, blueprint: Blueprint, fabric: Fabric, rank_node: I32)
 
 def library_with(settings: Settings, spec: Spec, blueprint: Blueprint, fabric: Fabric, rank_node: I32) -> Library:
     """NCCL with these settings on the hosts of the spec."""
-    return Library(Hosts(fabric, host_causes(blueprint, spec)), rank_node, settings)
+    corrections = None if spec.calibration is None else spec.calibration.collectives
+    return Library(Hosts(fabric, host_causes(blueprint, spec)), rank_node, settings, corrections)
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class Library:
     hosts: Hosts
     rank_node: I32
     settings: Settings
+    corrections: CollectiveCorrections | None = None  # of the spec's calibration
     _known: dict[bytes, _Known] = field(default_factory=dict)
 
     def collective(
@@ -128,7 +132,8 @@ class Library:
         key = nodes.tobytes()
         if key not in self._known:
             comm = initialise(self.hosts, nodes, settings=self.settings, version=str(self.settings.release))
-            self._known[key] = _Known(comm, Lowering(comm), tuner(comm))
+            costs = calibration().of(comm).corrected(self.corrections)
+            self._known[key] = _Known(comm, Lowering(comm, costs=costs), tuner(comm))
         return self._known[key]
 
     def _copied(self, one: Communication, groups: I64) -> Communication:

@@ -150,6 +150,8 @@ class Training(Section):
     attention_backward_throughput: Flops | None = None
     # of the throughput that kernels reach by themselves, what they reach in the steps of this framework
     compute_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    # of the catalog's throughput of matrix products, what they reach on this machine (see fabrictwin calibrate)
+    product_share: Annotated[float, Field(ge=0.1, le=10)] = 1.0
     wide_layers: WideLayers = WideLayers()
     # of what their products and bytes would take, what state-space kernels reach (calibrated, docs/validation.md)
     scan_share: Annotated[float, Field(gt=0, le=1)] = 0.34

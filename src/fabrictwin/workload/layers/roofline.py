@@ -15,6 +15,7 @@ other, each a kernel of its own.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -116,6 +117,7 @@ class Roofline:
         self._backward = float(sums.value) if sums else 1.0
         self._called = float(engine.value) if engine else 1.0
         self._share = share  # of what kernels were measured to reach by themselves
+        self._products = share
         self._bytes_per_ps = self.gpu.memory_bandwidth_measured.value / 8 / PS_PER_S * share
         self._eager = eager_share  # of that, what kernels that read no vectors get
         self._launch_ps = self.gpu.kernel_launch.value
@@ -127,10 +129,16 @@ class Roofline:
         self._exponential = products / found.value if found else 0.0
         self._flash_backward = flash_backward_flops_per_s
 
+    def with_products(self, factor: float) -> Roofline:
+        """Return it with products that reach so many times what the catalog says."""
+        found = copy(self)
+        found._products = self._share * factor
+        return found
+
     def _product(self, m: int, n: int, k: int, batch: int, precision: str, operand: float, out: int) -> Cost:
         flops = 2.0 * m * n * k * batch
         moved = batch * (operand * (m * k + k * n) + out * m * n)
-        seconds = flops / (gemm_flops_per_s(self.gpu.name, precision, m, n, k) * self._share)
+        seconds = flops / (gemm_flops_per_s(self.gpu.name, precision, m, n, k) * self._products)
         return Cost(max(seconds * PS_PER_S, moved / self._bytes_per_ps, self._launch_ps), 1)
 
     def linear(

@@ -46,7 +46,7 @@ class Segments:
             flash_backward_flops_per_s=training.attention_backward_throughput,
             share=training.compute_share,
             eager_share=training.eager_share,
-        )
+        ).with_products(training.product_share)
         self._attention = AttentionBlock(self.roof, job.shape)
         self._mlp = MlpBlock(self.roof, job.shape)
         self._ends = Ends(self.roof, job.shape)

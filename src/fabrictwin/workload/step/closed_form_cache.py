@@ -62,7 +62,7 @@ def key_of(job: Job) -> tuple[object, ...]:
     return (
         *(job.hardware.gpu, job.shape, training.precision, training.scaling, training.recompute),
         *(training.attention_throughput, training.attention_backward_throughput, training.compute_share),
-        *(training.eager_share, training.wide_layers),
+        *(training.eager_share, training.product_share, training.wide_layers),
         *(training.kernels, training.host),
     )
 

@@ -1,0 +1,1 @@
+"""Constants of the twin fitted to measurements of one's own."""

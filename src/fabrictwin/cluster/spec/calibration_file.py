@@ -1,0 +1,56 @@
+"""A spec's `calibration`: constants that `fabrictwin calibrate` fitted to measurements of one's own.
+
+A file, or its keys in the spec. What it says of training steps lies beneath `workload.training`: a key that stands
+there is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from fabrictwin.cluster.spec.model_base import Model
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Factor = Annotated[float, Field(ge=0.1, le=10)]
+
+
+class CollectiveCorrections(Model):
+    """Corrections of NCCL's step costs: what is added to a launch, times as long a hop, times the rate."""
+
+    launch_us: Annotated[float, Field(ge=-100, le=1000)] = 0.0
+    hop: Factor = 1.0
+    rate: Factor = 1.0
+
+
+class CalibrationFile(Model):
+    """Fitted constants, and what they rest on."""
+
+    schema_version: Annotated[Literal[1], Field(alias="schema")] = 1
+    compute_share: Share | None = None
+    # times the catalog's throughput
+    products: dict[Literal["bf16", "fp16", "fp8", "fp4"], Factor] = Field(default_factory=dict)
+    collectives: CollectiveCorrections | None = None
+    rests_on: tuple[Annotated[str, Field(max_length=300)], ...] = ()
+
+    @model_validator(mode="after")
+    def _something(self) -> CalibrationFile:
+        if self.compute_share is None and not self.products and self.collectives is None:
+            raise ValueError("got no constant, expected compute_share, products or collectives")
+        return self
+
+
+def beneath(workload: Any, calibration: CalibrationFile) -> Any:
+    """Return a workload section with what a calibration says of training steps where it says nothing."""
+    training = workload.get("training") if isinstance(workload, Mapping) else None
+    if not isinstance(training, Mapping):
+        return workload
+    found: dict[str, Any] = {}
+    if calibration.compute_share is not None:
+        found["compute_share"] = calibration.compute_share
+    precision = training.get("precision", "bf16")
+    if isinstance(precision, str) and precision in calibration.products:
+        found["product_share"] = dict(calibration.products)[precision]
+    return {**workload, "training": {**found, **training}}

@@ -1,0 +1,1 @@
+"""Ranges around predictions, made from rows that were held out."""

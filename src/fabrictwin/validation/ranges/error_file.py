@@ -1,0 +1,97 @@
+"""The file of ranges, `catalog/data/error_ranges.yaml`, made from rows that were held out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fabrictwin import catalog
+from fabrictwin.base.progress import Stage
+from fabrictwin.catalog.error_ranges import QUANTILES
+from fabrictwin.validation.collective_series import TABLE, Published, read_published
+from fabrictwin.validation.held_out import HeldOut
+from fabrictwin.validation.published_data import Measurements, find_data
+from fabrictwin.validation.ranges.error_cells import Held, cells, coverage
+from fabrictwin.validation.ranges.error_rows import collective_rows, served_rows, step_rows
+from fabrictwin.validation.served_models import TABLE as SERVED
+from fabrictwin.validation.served_models import Measured, answers, read_measured
+
+HEAD = """\
+# Ranges around predictions, from errors of like cases that were held out. Made, not written:
+# fabrictwin validate accuracy --write-ranges src/fabrictwin/catalog/data/error_ranges.yaml
+# A cell: quantiles {quantiles} of measured over predicted time, rows, groups.
+# coverage: rows judged by ranges that were made without their group, share of them in the half, in nine tenths.
+"""
+
+
+def compared_steps(measurements: Measurements) -> dict[str, Any]:
+    """Return what published steps there are at all."""
+    rows = measurements.rows
+    hosts = {measurements.texts.hardware[row.hardware].host for row in rows}
+    return {
+        "gpus": sorted({catalog.host(host).gpu for host in hosts}),
+        "least_gpus": min(row.gpus for row in rows),
+        "most_gpus": max(row.gpus for row in rows),
+        "longest_sequence": max(row.sequence for row in rows),
+    }
+
+
+def compared_collectives(published: Published) -> dict[str, Any]:
+    """Return what published series there are at all."""
+    return {
+        "gpus": sorted({catalog.host(series.host).gpu for series in published.series.values()}),
+        "most_gpus": max(point.gpus for point in published.points),
+        "largest_bytes": max(point.size_bytes for point in published.points),
+    }
+
+
+def compared_servers(measured: Measured) -> dict[str, Any]:
+    """Return what measured servers there are at all."""
+    hosts = {measured.texts.hosts[row.hardware] for row in measured.rows}
+    return {
+        "gpus": sorted({catalog.host(host).gpu for host in hosts}),
+        "most_gpus": max(row.tp for row in measured.rows),
+        "most_concurrency": max(row.concurrency for row in measured.rows),
+        "longest_input": max(row.input for row in measured.rows),
+    }
+
+
+def section(rows: Iterable[Held], compared: Mapping[str, Any]) -> list[str]:
+    """Return the lines of one kind of answer."""
+    rows = list(rows)
+    lines = ["  coverage:"]
+    for first in dict.fromkeys(row.features[0] for row in rows):
+        one = coverage(row for row in rows if row.features[0] == first)
+        lines.append(f'    "{first}": [{one.rows}, {one.half:.3f}, {one.nine_tenths:.3f}]')
+    lines.append("  compared:")
+    lines += [f"    {key}: {json.dumps(value)}" for key, value in compared.items()]
+    lines.append("  cells:")
+    for key, cell in cells(rows).items():
+        figures = ", ".join(f"{one:g}" for one in (*cell.factors, cell.rows, cell.groups))
+        lines.append(f'    "{", ".join(key)}": [{figures}]')
+    return lines
+
+
+def ranges_file(parts: Mapping[str, tuple[Iterable[Held], Mapping[str, Any]]]) -> str:
+    """Return the file of all kinds of answers."""
+    lines = [HEAD.format(quantiles=", ".join(f"{one:.0%}" for one in QUANTILES)).rstrip("\n")]
+    for name, (rows, compared) in parts.items():
+        lines += [f"{name}:", *section(rows, compared)]
+    return "\n".join(lines) + "\n"
+
+
+def all_ranges(measurements: Measurements, found: Iterable[HeldOut], stage: Stage, workers: int | None = 1) -> str:
+    """Return the file: of steps that were held out, collectives fitted again, and servers. Raises ConfigError."""
+    published = read_published(find_data(measurements.folder, TABLE))
+    measured = read_measured(find_data(measurements.folder, SERVED))
+    return ranges_file(
+        {
+            "step": (step_rows(measurements, found), compared_steps(measurements)),
+            "collective": (collective_rows(published, stage), compared_collectives(published)),
+            "served": (
+                served_rows(answers(measured, stage, workers=workers)),
+                compared_servers(measured),
+            ),
+        }
+    )

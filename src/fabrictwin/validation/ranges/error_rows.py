@@ -1,0 +1,82 @@
+"""Held-out errors of steps, collectives and servers as rows for ranges, with the features they are alike by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from fabrictwin import catalog
+from fabrictwin.base.progress import Stage
+from fabrictwin.catalog.error_ranges import (
+    BETWEEN_HOSTS,
+    COLLECTIVE,
+    FIRST_TOKEN,
+    NEXT_TOKEN,
+    ONE_DOMAIN,
+    STEP,
+    regime_of,
+)
+from fabrictwin.validation.collective_series import FITTED, Outcome, Published, judge
+from fabrictwin.validation.collectives_fit import fit_without, fit_without_series
+from fabrictwin.validation.held_out import HeldOut
+from fabrictwin.validation.published_data import Measurements
+from fabrictwin.validation.ranges.error_cells import Held, Key
+from fabrictwin.validation.served_models import Answer
+from fabrictwin.validation.training_judge import Outcome as Step
+
+# which way of leaving out says what is known of a case
+KNOWN = {
+    "hardware, release and model": (STEP.known,),
+    "hardware": (STEP.without_hardware,),
+    "series": (STEP.without_software,),
+}
+
+
+def step_rows(measurements: Measurements, found: Iterable[HeldOut]) -> list[Held]:
+    """Return rows of training steps: software that is not calibrated is a cell of its own, whatever its span."""
+    rows = []
+    for one in found:
+        features = KNOWN.get(one.by)
+        for outcome in one.outcomes if features else ():
+            assert features is not None
+            assert outcome.error is not None
+            span = () if features == (STEP.without_software,) else (_span(measurements, outcome),)
+            rows.append(Held((*features, *span), outcome.case.hardware, math.log1p(outcome.error)))
+    return rows
+
+
+def _span(measurements: Measurements, outcome: Step) -> str:
+    row = outcome.case.row
+    host = measurements.texts.hardware[row.hardware].host
+    return ONE_DOMAIN if row.gpus <= catalog.host(host).nodes.gpu else BETWEEN_HOSTS
+
+
+def collective_rows(published: Published, stage: Stage) -> list[Held]:
+    """Return rows of collectives: each series left out alone, and each hardware as a whole."""
+    rows: list[Held] = []
+    for name in published.series:
+        fitted = fit_without_series(published, name, stage=stage)
+        rows += _rows(judge(published, names=[name], fitted=fitted), COLLECTIVE.known, name)
+    for hardware in FITTED:
+        names = [name for name, series in published.series.items() if series.hardware == hardware]
+        fitted = fit_without(published, hardware, stage=stage)
+        rows += _rows(judge(published, names=names, fitted=fitted), COLLECTIVE.without_hardware, hardware)
+    return rows
+
+
+def _rows(outcomes: Iterable[Outcome], known: str, group: str) -> list[Held]:
+    rows = []
+    for outcome in outcomes:
+        for answer in outcome.answers:
+            features: Key = (known, regime_of(answer.point.size_bytes))
+            rows.append(Held(features, group, -math.log1p(answer.error)))
+    return rows
+
+
+def served_rows(answers: Iterable[Answer]) -> list[Held]:
+    """Return two rows a served model: nothing is fitted to any, and a group is a model on a GPU."""
+    rows = []
+    for one in answers:
+        for what, error in ((FIRST_TOKEN, one.ttft_error), (NEXT_TOKEN, one.tpot_error)):
+            rows.append(Held((what,), one.row.machine, -math.log1p(error)))
+    return rows

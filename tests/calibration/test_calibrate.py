@@ -1,0 +1,182 @@
+"""Constants found again from measurements that were made with known ones, and rules about few points."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import fabrictwin as ft
+from fabrictwin.base.errors import ConfigError
+from fabrictwin.calibration.calibrate import calibrate
+from fabrictwin.calibration.fitting import Prior, fit
+from fabrictwin.calibration.inputs import read_inputs
+from fabrictwin.cli.predict.calibrate import calibrate as command
+from fabrictwin.cluster.spec.spec import load_spec, read_spec
+
+JOB = {
+    "schema": 1,
+    "name": "job",
+    "cluster": {
+        "hosts": {"type": "dgx-h100", "count": 2},
+        "network": {"technology": "infiniband", "switch": "qm9700", "topology": {"kind": "fat-tree"}},
+    },
+    "workload": {
+        "training": {
+            "model": {
+                "_name": "small",
+                "hidden_size": 1024,
+                "intermediate_size": 2816,
+                "num_hidden_layers": 4,
+                "num_attention_heads": 16,
+                "vocab_size": 32000,
+            },
+            "global_batch": 64,
+            "micro_batch_size": 4,
+            "sequence": 2048,
+        }
+    },
+    "run": {"fidelity": "analytic"},
+}
+
+
+def measured(**corrections: float) -> str:
+    """Return nccl-tests' output of a machine that has these corrections."""
+    spec = read_spec({**JOB, "calibration": {"collectives": corrections}} if corrections else JOB)
+    sizes = {"minbytes": "8", "maxbytes": "1G", "stepfactor": 32}
+    return str(ft.nccl_tests("all_reduce_perf", spec, fidelity="analytic", ngpus=8, check=0, **sizes))
+
+
+def test_what_a_machine_adds_to_a_launch_is_found_again(tmp_path: Path) -> None:
+    table = tmp_path / "out.txt"
+    table.write_text(measured(launch_us=9.0, hop=1.3))
+    found = calibrate(read_spec(JOB), [table])
+    constants = {one.name: one.after for one in found.fitted}
+    assert constants["collectives.launch_us"] == pytest.approx(9.0, abs=1.0)
+    assert constants["collectives.hop"] == pytest.approx(1.3, abs=0.1)
+    before, after, alone = found.fitted[0].errors
+    assert before > 0.2
+    assert after < 0.02
+    assert alone is not None
+    assert alone < 0.03
+    # the file makes nccl-tests on the same cluster print what was measured
+    found.save(tmp_path / "calibration.yaml")
+    (tmp_path / "spec.yaml").write_text(json.dumps({**JOB, "calibration": "calibration.yaml"}))
+    again = calibrate(load_spec(tmp_path / "spec.yaml"), [table])
+    assert again.fitted == found.fitted  # a calibration that is named is not calibrated upon
+    spec = load_spec(tmp_path / "spec.yaml")
+    rows = ft.nccl_tests(
+        "all_reduce_perf", spec, fidelity="analytic", ngpus=8, check=0, minbytes="8", maxbytes="8"
+    )
+    assert rows.rows["time_us"][0] == pytest.approx(read_inputs([table]).collectives[0].rows[0][1], rel=0.03)
+
+
+def test_a_step_says_what_share_of_its_kernels_a_framework_reaches(tmp_path: Path) -> None:
+    spec = read_spec(JOB)
+    step = ft.run(spec).step_time
+    found = calibrate(spec, step_times=[step * 1.2])
+    (one,) = found.fitted
+    assert one.name == "compute_share"
+    assert 0.7 < one.after < 0.92
+    assert one.errors[1] < one.errors[0]
+    path = found.save(tmp_path / "c.yaml")
+    slower = ft.run(load_spec_with(tmp_path, path.name)).step_time
+    assert slower == pytest.approx(step * 1.2, rel=0.06)
+
+
+def load_spec_with(folder: Path, calibration: str) -> ft.Spec:
+    (folder / "with.yaml").write_text(json.dumps({**JOB, "calibration": calibration}))
+    return load_spec(folder / "with.yaml")
+
+
+def test_a_single_row_within_a_tenth_changes_nothing(tmp_path: Path) -> None:
+    spec = read_spec(JOB)
+    found = calibrate(spec, step_times=[ft.run(spec).step_time * 1.08])
+    assert not found.changes
+    assert "one point, applied beyond 10% alone" in str(found)
+    with pytest.raises(ConfigError, match="nothing was changed"):
+        found.save(tmp_path / "c.yaml")
+
+
+def test_a_profile_gives_the_median_of_its_steps(tmp_path: Path) -> None:
+    events = [{"name": f"ProfilerStep#{i}", "ts": 0, "dur": length} for i, length in enumerate((5e5, 4e5, 9e5))]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": [*events, {"name": "ProfilerStep#1", "dur": 1e5}]}))
+    assert read_inputs([path]).steps_s == (0.5,)
+
+
+def test_products_are_one_factor_a_type(tmp_path: Path) -> None:
+    from fabrictwin.workload.layers.roofline import Roofline
+
+    roof = Roofline("h100-sxm", "bf16")
+    shapes = [(m, n, k) for m in (512, 4096) for n in (1024, 8192) for k in (2048, 4096)]
+    lines = ["gemm_dtype,m,n,k,latency_ms"]
+    lines += [f"bfloat16,{m},{n},{k},{roof.linear(m, n, k).ps / 1e9 / 0.8}" for m, n, k in shapes]
+    path = tmp_path / "products.csv"
+    path.write_text("\n".join(lines))
+    (one,) = calibrate(read_spec(JOB), [path]).fitted
+    assert one.after == pytest.approx(0.8, abs=0.01)
+    job = read_spec({**JOB, "calibration": {"products": {"bf16": 0.8}}})
+    assert job.workload["training"]["product_share"] == 0.8
+    assert ft.run(job).step_time > ft.run(read_spec(JOB)).step_time * 1.05
+
+
+def test_few_points_stay_near_the_prior_and_many_leave_it() -> None:
+    prior = Prior("x", 1.0, 0.1)
+
+    def fitted(points: int) -> float:
+        def logs(at: np.ndarray) -> np.ndarray:
+            return np.full(points, math.log(prior.at(float(at[0])) / 1.3))
+
+        return fit(logs, [prior], points, "rows")[0].after
+
+    assert 1.0 < fitted(1) < fitted(30) < 1.3
+    with pytest.raises(AssertionError, match="never from fewer points"):
+        fit(lambda at: np.zeros(1), [prior, prior], 1, "rows")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nothing here", "expected nccl-tests' table"),
+        ('{"a": 1}', "got no traceEvents"),
+        ('{"traceEvents": []}', "got no ProfilerStep"),
+        ("gemm_dtype,m,n,k\nbfloat16,1,1,1\n", "got no column"),
+        ("# Collective test starting: other_perf\n 8 2 float sum -1 10.0 1 1 0\n", "got a table of other_perf"),
+    ],
+)
+def test_files_of_no_use_are_named(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "file"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        calibrate(read_spec(JOB), [path])
+
+
+def test_a_share_in_the_spec_goes_before_a_calibration() -> None:
+    training = {**JOB["workload"]["training"], "compute_share": 0.9}  # type: ignore[index]
+    spec = read_spec({**JOB, "workload": {"training": training}, "calibration": {"compute_share": 0.5}})
+    assert spec.workload["training"]["compute_share"] == 0.9
+    with pytest.raises(ConfigError, match="take it out"):
+        calibrate(read_spec({**JOB, "workload": {"training": training}}), step_times=[1.0])
+
+
+def test_the_command_writes_what_it_prints(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(json.dumps(JOB))
+    out = tmp_path / "calibration.yaml"
+    arguments = [
+        str(tmp_path / "spec.yaml"),
+        "--step-time",
+        f"{1.3 * ft.run(read_spec(JOB)).step_time:.6f} s",
+        "--write",
+        str(out),
+    ]
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 0, done.output
+    assert "compute_share" in done.output
+    assert "compute_share" in out.read_text()
+    nothing = CliRunner().invoke(command, [str(tmp_path / "spec.yaml")])
+    assert "got no measurement" in str(nothing.exception)

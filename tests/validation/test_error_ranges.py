@@ -1,0 +1,97 @@
+"""Ranges around predictions: cells of held-out rows, their coverage, and what answers say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fabrictwin as ft
+from fabrictwin.catalog.error_ranges import STEP, error_ranges, regime_of
+from fabrictwin.report.error_range import StepCase, range_lines, step_range
+from fabrictwin.validation.ranges.error_cells import Held, cells, coverage, weighted_quantiles
+
+TRAINING = {"sequence": 4096, "compute_share": 0.8}
+
+
+def drawn(groups: int, each: int, between: float, within: float) -> list[Held]:
+    rng = np.random.default_rng(5)
+    middles = rng.normal(0.0, between, groups)
+    return [
+        Held(("known",), f"group {g}", float(middles[g] + rng.normal(0.0, within)))
+        for g in range(groups)
+        for _ in range(each)
+    ]
+
+
+@pytest.mark.parametrize(("groups", "each"), [(60, 3), (12, 20)])
+def test_ranges_cover_rows_of_groups_that_they_have_not_seen(groups: int, each: int) -> None:
+    found = coverage(drawn(groups, each, 0.1, 0.05))
+    assert found.rows == groups * each
+    assert 0.4 < found.half < 0.65
+    assert 0.83 < found.nine_tenths < 0.97
+
+
+def test_few_groups_make_a_range_wide() -> None:
+    few, many = (cells(drawn(groups, 240 // groups, 0.1, 0.05))["known",] for groups in (6, 120))
+    assert few.factors[3] / few.factors[0] > many.factors[3] / many.factors[0]
+    assert not cells(drawn(4, 60, 0.1, 0.05))
+
+
+def test_a_cell_without_rows_of_its_own_takes_the_one_before() -> None:
+    ranges = error_ranges("step")
+    known = ranges.of((STEP.known, "somewhere else"))
+    assert known == ranges.of((STEP.known,))
+    with pytest.raises(LookupError):
+        ranges.of(("nobody knows",))
+
+
+def test_quantiles_are_weighted() -> None:
+    values, weights = np.array([0.0, 1.0, 2.0]), np.array([1.0, 1.0, 8.0])
+    assert weighted_quantiles(values, weights, [0.5])[0] > 1.5
+
+
+def test_stored_ranges_cover_as_they_should() -> None:
+    """The goals are 45 to 60 % in the half and 85 to 95 % in nine tenths."""
+    for first, (rows, half, nine_tenths) in error_ranges("step").coverage.items():
+        assert rows > 150, first
+        assert 0.45 <= half <= 0.6, first
+        assert 0.85 <= nine_tenths <= 0.97, first
+    for answer in ("step", "collective", "served"):
+        for name, one in error_ranges(answer).cells.items():
+            a, b, c, d = one.factors
+            assert 0 < a < b < c < d, name
+
+
+def test_what_lies_outside_is_said() -> None:
+    inside = step_range(StepCase("h100-sxm", 64, 8, TRAINING))
+    assert not inside.outside
+    assert inside.like.startswith(STEP.known)
+    strange = step_range(StepCase("v100", 100_000, 12_500, {"sequence": 1 << 20, "compute_share": 0.8}))
+    assert strange.like.startswith(STEP.without_hardware)
+    assert len(strange.outside) == 3
+    assert any("100,000 GPUs" in line for line in range_lines(strange, 10**12, None, ""))
+    unknown = step_range(StepCase("h100-sxm", 64, 8, {"sequence": 4096}))
+    assert unknown.like == STEP.without_software
+    (_, wide), (_, narrow) = unknown.of_time(1.0)[1], inside.of_time(1.0)[1]
+    assert wide > narrow
+
+
+def test_rates_are_the_inverse_of_times() -> None:
+    one = step_range(StepCase("h100-sxm", 64, 8, TRAINING))
+    (low, high), _ = one.of_time(2.0)
+    (slow, fast), _ = one.of_rate(0.5)
+    assert (1 / high, 1 / low) == pytest.approx((slow, fast))
+
+
+def test_nccl_tests_prints_a_range_for_each_regime() -> None:
+    assert [regime_of(size) for size in (0, 8, 65536, 1 << 30)] == [
+        "below 64 KiB",
+        "below 64 KiB",
+        "64 KiB to 64 MiB",
+        "from 64 MiB",
+    ]
+    sizes = {"minbytes": "8", "maxbytes": "8G", "stepfactor": 1024, "check": 0}
+    found = ft.nccl_tests("all_reduce_perf", "examples/llama-3-70b.yaml", fidelity="analytic", hosts=2, **sizes)
+    assert "Measured over predicted time" in str(found)
+    assert list(found.ranges) == ["below 64 KiB", "64 KiB to 64 MiB", "from 64 MiB"]
+    assert '"ranges"' in found.json()
