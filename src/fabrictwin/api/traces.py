@@ -118,11 +118,11 @@ def capture_program(
     step: int | None = None,
     stage: Stage | None = None,
 ) -> CapturedJob:
-    """What a program of PyTorch computes and calls on `world` ranks of a cluster, all its GPUs where None.
+    """Capture what a program of PyTorch computes and calls on `world` ranks of a cluster, or on all its GPUs.
 
-    Nothing is computed: one process for each rank that does something of its own runs the program with tensors that
-    have shapes and no values. `ranks` names those ranks, otherwise found by who exchanges messages. `step` keeps one
-    step of the program's first optimizer. Raises ConfigError, SimulatedError where the program fails.
+    Nothing is computed: one process for each rank that does something of its own runs the program with tensors
+    that have shapes and no values. `ranks` names those ranks, otherwise found by who exchanges messages. `step`
+    keeps one step of the program's first optimizer. Raises ConfigError, SimulatedError where the program fails.
     """
     from fabrictwin.torch.capture.processes import Asked, capture_ranks
     from fabrictwin.torch.device.cluster_gpu import cluster_gpu

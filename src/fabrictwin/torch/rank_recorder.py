@@ -1,8 +1,8 @@
 """What one rank of a program computes and calls, recorded as operations of a captured job.
 
-Work goes onto streams, as in CUDA: a kernel waits for what its stream did before and for what the stream was told to
-wait for. A collective waits for the stream that it is called on, and for the one before it on its group, as on a
-stream of NCCL; a stream waits for it from its `wait` on, and every stream from where an optimizer's step begins.
+Work goes onto streams, as in CUDA: a kernel waits for what its stream did before and for what the stream was told
+to wait for. A collective waits for the stream that it is called on, and for the one before it on its group, as on
+a stream of NCCL; a stream waits for it from its `wait` on, and every stream from where an optimizer's step begins.
 What the host waits for, all streams wait for: what it launches later cannot begin before.
 """
 

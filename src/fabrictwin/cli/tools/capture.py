@@ -20,7 +20,9 @@ def _ranks(text: str | None, most: int) -> tuple[int, ...]:
 @click.option("--cluster", required=True, metavar="SPEC", help="A spec file; its cluster is used.")
 @number("--world", least=1, most=1 << 17, help="Ranks; otherwise all GPUs of the cluster.")
 @number("--step", least=1, help="Only the N-th step of the first optimizer.")
-@click.option("--ranks", metavar="0,256", help="Ranks to run; otherwise 0 and those that exchange messages with it.")
+@click.option(
+    "--ranks", metavar="0,256", help="Ranks to run; otherwise 0 and those that exchange messages with it."
+)
 @file("--out", metavar="FILE.json", help="The captured job; otherwise SCRIPT.json. Packed where it ends in .gz.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True, metavar="SCRIPT ...")
 def capture(

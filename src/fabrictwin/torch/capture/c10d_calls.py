@@ -101,7 +101,11 @@ def calls_of(func: Any, given: Mapping[str, Any]) -> list[CollectiveCall | Messa
     if name in _MESSAGES:
         tensors = given.get("tensors", given.get("tensor"))
         peer = given.get("dst", given.get("src"))
-        return [MessageCall(_MESSAGES[name], group, size_of(tensors), int(peer or 0), int(given["tag"]), first_of(tensors))]
+        return [
+            MessageCall(
+                _MESSAGES[name], group, size_of(tensors), int(peer or 0), int(given["tag"]), first_of(tensors)
+            )
+        ]
     if name == "batch_p2p_ops":
         rows = zip(given["op_list"], given["tensors"], given["peer_list"], given["tag_list"], strict=True)
         return [MessageCall("send" in op, group, size_of(one), peer, tag, one) for op, one, peer, tag in rows]
@@ -109,7 +113,9 @@ def calls_of(func: Any, given: Mapping[str, Any]) -> list[CollectiveCall | Messa
         return [CollectiveCall("all_reduce", group, 4, 4)]  # one element, as in ProcessGroupNCCL
     times, (kind, key) = (1, _WHOLE[name]) if name in _WHOLE else (group.size(), _EACH.get(name, (None, "")))
     if kind is None:
-        raise SimulatedError("cannot be captured", name, "expected collectives, sends, and receives from a named rank")
+        raise SimulatedError(
+            "cannot be captured", name, "expected collectives, sends, and receives from a named rank"
+        )
     tensors = given[key][0] if name == "reduce_scatter_" else given[key]
     element = first_of(tensors).element_size()
     root = int(given.get("root_rank", given.get("src", 0)))

@@ -1,8 +1,8 @@
 """A program's operators and calls recorded while nothing is computed and nobody else is there.
 
 Tensors are fake: they have shapes and no values. A call of c10d is recorded and answered at once, by a handle
-whose `wait` is recorded as well. What a program reads of a tensor's values are zeros where they are floating point,
-as of a loss that is printed; where they are whole numbers, which programs decide by, it is refused.
+whose `wait` is recorded as well. What a program reads of a tensor's values are zeros where they are floating
+point, as of a loss that is printed; where they are whole numbers, which programs decide by, it is refused.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from torch.utils._pytree import tree_map_only
 from fabrictwin.base.errors import SimulatedError
 from fabrictwin.torch.capture.c10d_calls import FAMILIES, WAIT, CollectiveCall, arguments_of, calls_of
 from fabrictwin.torch.capture.object_exchange import Exchange
+from fabrictwin.torch.device.tensor_memory import MEMORY
 from fabrictwin.torch.operator_recorder import record_operator, tensors_of
 from fabrictwin.torch.rank_recorder import RankRecorder
 from fabrictwin.torch.recording import OWN
-from fabrictwin.torch.device.tensor_memory import MEMORY
 from fabrictwin.workload.captured.operator_work import plain_operator
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
@@ -36,7 +36,7 @@ class CapturedWork(dist.Work):  # type: ignore[misc]
         self._recorder, self._numbers = recorder, numbers
         self._value = tree_map_only(torch.Tensor, weakref.ref, value)
 
-    def wait(self, timeout: Any = None) -> bool:  # noqa: ARG002
+    def wait(self, timeout: Any = None) -> bool:
         """Let what follows on this stream wait for the modelled call."""
         for number in self._numbers:
             self._recorder.waited(number)
@@ -103,7 +103,9 @@ class CaptureMode(TorchDispatchMode):  # type: ignore[misc]
         dtype = args[0].dtype
         if not dtype.is_floating_point and dtype is not torch.bool:
             raise SimulatedError(
-                "has no value in a capture", f"an element of type {dtype}", "expected a program that does not read it"
+                "has no value in a capture",
+                f"an element of type {dtype}",
+                "expected a program that does not read it",
             )
         self.zeros += 1
         return dtype is not torch.bool and 0.0
@@ -142,9 +144,7 @@ class CaptureMode(TorchDispatchMode):  # type: ignore[misc]
         recorder, key = self.recorder, self._key(call.group)
         if isinstance(call, CollectiveCall):
             whole = max(call.size_bytes // call.element_bytes, 1) * call.element_bytes
-            return recorder.collective(
-                call.kind, key, whole, element_bytes=call.element_bytes, root=call.root
-            )
+            return recorder.collective(call.kind, key, whole, element_bytes=call.element_bytes, root=call.root)
         peer = recorder.trace.groups[key][0][call.peer]
         self._exchange.message(call.tensor, peer, sends=call.sends)
         return recorder.message(sends=call.sends, peer=peer, size_bytes=call.size_bytes, tag=call.tag)

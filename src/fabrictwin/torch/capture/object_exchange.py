@@ -1,8 +1,8 @@
 """What captured ranks tell each other that decides what programs do: objects, and single whole numbers.
 
-Stages of a pipeline tell each other shapes, and vote on whether they need to. Each rank that is captured writes what it sends into the capture's
-folder, and waits there for what it receives. Ranks that are not captured are taken to do as this one: what is
-gathered is this rank's object from each, what is broadcast from elsewhere is refused.
+Stages of a pipeline tell each other shapes, and vote on whether they need to. Each rank that is captured writes
+what it sends into the capture's folder, and waits there for what it receives. Ranks that are not captured are
+taken to do as this one: what is gathered is this rank's object from each, a broadcast from elsewhere is refused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Exchange:
             if time.monotonic() > until:
                 raise SimulatedError(f"sent no {kind}", f"rank {source}", f"rank {self.rank} waits for it")
             time.sleep(LOOK_EVERY_S)
-        return pickle.loads(path.read_bytes())  # noqa: S301 - written by a process of this capture
+        return pickle.loads(path.read_bytes())
 
     def message(self, tensor: Any, peer: int, *, sends: bool) -> None:
         """Carry the value of a tensor of one whole number, where its sender has one."""
@@ -77,11 +77,13 @@ class Exchange:
         objects[:] = self._told("object", source)
         return source
 
-    def gather(self, objects: list[Any], mine: Any, group: Any = None) -> None:  # noqa: ARG002
+    def gather(self, objects: list[Any], mine: Any, group: Any = None) -> None:
         """Take this rank's object for every rank's."""
         objects[:] = [mine] * len(objects)
 
-    def broadcast(self, objects: list[Any], src: int | None = None, group: Any = None, *_: Any, **rest: Any) -> None:
+    def broadcast(
+        self, objects: list[Any], src: int | None = None, group: Any = None, *_: Any, **rest: Any
+    ) -> None:
         """Keep what this rank broadcasts. Raises SimulatedError where another does."""
         source = self._global(src, group, rest.get("group_src"))
         if source != self.rank:

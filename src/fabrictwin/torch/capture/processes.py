@@ -1,8 +1,8 @@
 """Processes of a capture: one for each rank that does something of its own, found as they run.
 
-Rank 0 is started; whoever it exchanges messages with (the other stages of its pipeline) is started as soon as it is
-known, and so on. All ranks of the world are then of the class of one of them: groups of ranks that exchange messages
-are those of a regular layout, and their i-th ranks do the same.
+Rank 0 is started; whoever it exchanges messages with (the other stages of its pipeline) is started as soon as it
+is known, and so on. All ranks of the world are then of the class of one of them: groups of ranks that exchange
+messages are those of a regular layout, and their i-th ranks do the same.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,7 +41,10 @@ class Asked:
 
 
 def capture_ranks(asked: Asked, folder: Path, environment: Mapping[str, str]) -> CapturedJob:
-    """Run a program as every rank that does something of its own; their job. Raises ConfigError, SimulatedError."""
+    """Run a program as every rank that does something of its own; their job.
+
+    Raises ConfigError, SimulatedError.
+    """
     for rank in asked.ranks:
         if not 0 <= rank < asked.world:
             raise ConfigError(f"got rank {rank}, expected 0 to {asked.world - 1}", key="--ranks")
@@ -116,8 +119,8 @@ def _failed(asked: Asked, rank: int, folder: Path, code: int) -> SimulatedError:
     return SimulatedError(f"ended with {code}", f"{asked.script.name} as rank {rank}", reason)
 
 
-def _end(processes: Sequence[subprocess.Popen[bytes]] | object) -> None:
-    left = [one for one in processes if one.poll() is None]  # type: ignore[attr-defined]
+def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    left = [one for one in processes if one.poll() is None]
     for one in left:
         one.terminate()
     for one in left:
@@ -137,8 +140,8 @@ def _spans(asked: Asked, ranks: tuple[int, ...]) -> dict[int, tuple[int, ...]] |
     every = tiled(ranks, asked.world)
     if not every:
         raise ConfigError(
-            f"ranks {ranks_text(ranks)[:80]} exchange messages, which divide {asked.world} ranks in no regular way: "
-            "expected --ranks with one of each kind",
+            f"ranks {ranks_text(ranks)[:80]} exchange messages, which divide {asked.world} ranks in no regular "
+            "way: expected --ranks with one of each kind",
             file=asked.script,
         )
     return {rank: tuple(sorted(members[i] for members in every)) for i, rank in enumerate(ranks)}

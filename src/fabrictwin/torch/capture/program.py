@@ -22,12 +22,12 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fabrictwin.torch.capture.mode import CaptureMode
+from fabrictwin.torch.capture.object_exchange import Exchange, exchange_objects
 from fabrictwin.torch.capture.record import OUT, STEP, leave
 from fabrictwin.torch.device.modelled_cuda import CudaOnCpu, answer, modelled_gpu
-from fabrictwin.torch.capture.object_exchange import Exchange, exchange_objects
+from fabrictwin.torch.device.tensor_memory import MEMORY
 from fabrictwin.torch.rank_recorder import RankRecorder
 from fabrictwin.torch.recording import RECORDERS
-from fabrictwin.torch.device.tensor_memory import MEMORY
 
 
 class _StepsDone(BaseException):

@@ -74,7 +74,7 @@ def refused(what: str) -> Callable[..., Any]:
 class _NoTriton:
     """Finder of modules that refuses Triton's."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:  # noqa: ARG002
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         """Raise ImportError for Triton, by name."""
         if name == "triton" or name.startswith("triton."):
             raise ImportError("fabrictwin: Triton kernels have no model here, expected operators of PyTorch")
@@ -84,7 +84,9 @@ def _without(original: Callable[..., None], **changed: Any) -> Callable[..., Non
     """Return an initialiser whose named arguments, where given, are others."""
 
     def initialise(self: Any, *args: Any, **rest: Any) -> None:
-        given = {key: changed[key] if key in changed and value is not None else value for key, value in rest.items()}
+        given = {
+            key: changed[key] if key in changed and value is not None else value for key, value in rest.items()
+        }
         original(self, *map(_here, args), **{key: _here(value) for key, value in given.items()})
 
     return initialise
@@ -138,7 +140,10 @@ def _answers(gpu: ModelledGpu) -> dict[str, Any]:
         "reset_peak_memory_stats": reset,
         "reset_max_memory_allocated": reset,
         # Dynamo wants an object of its own for each name
-        **{name: lambda *_: None for name in ("init", "empty_cache", "manual_seed", "manual_seed_all", "ipc_collect")},
+        **{
+            name: lambda *_: None
+            for name in ("init", "empty_cache", "manual_seed", "manual_seed_all", "ipc_collect")
+        },
         "CUDAGraph": refused("torch.cuda.CUDAGraph"),
         "graph": refused("torch.cuda.graph"),
         "make_graphed_callables": refused("torch.cuda.make_graphed_callables"),

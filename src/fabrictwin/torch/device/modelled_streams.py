@@ -21,9 +21,7 @@ class Stream:
     """A stream of the modelled GPU."""
 
     def __init__(self, device: Any = None, priority: int = 0, **rest: Any) -> None:
-        self.number = rest.get("number", None)
-        if self.number is None:
-            self.number = next(_NUMBERS)
+        self.number: int = rest["number"] if "number" in rest else next(_NUMBERS)
         self.priority, self.device = priority, device
         self.cuda_stream = self.stream_id = self.number
 
@@ -83,7 +81,7 @@ class Event:
         """Return true: the host never finds work unfinished."""
         return True
 
-    def elapsed_time(self, end: Event) -> float:  # noqa: ARG002
+    def elapsed_time(self, end: Event) -> float:
         """Return no number: the record has no times yet."""
         return float("nan")
 
@@ -122,7 +120,7 @@ def set_stream(stream: Stream) -> None:
         recorder.stream = stream.number
 
 
-def synchronize(device: Any = None) -> None:  # noqa: ARG001
+def synchronize(device: Any = None) -> None:
     """Let the host wait for every stream."""
     for recorder in RECORDERS:
         recorder.host_waited()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class TensorMemory:
     def _storage(self, storage: Any) -> None:
         key = storage._cdata
         if key not in self._sizes:
-            self._alive[key] = weakref.ref(storage, lambda _, key=key: self._freed(key))
+            self._alive[key] = weakref.ref(storage, partial(self._freed, key))
             self._size(key, storage.nbytes())
         elif self._sizes[key] != storage.nbytes():
             self._size(key, storage.nbytes())
@@ -53,7 +54,7 @@ class TensorMemory:
         self._sizes[key] = size
         self.most = max(self.most, self.held)
 
-    def _freed(self, key: int) -> None:
+    def _freed(self, key: int, _: object) -> None:
         self.held -= self._sizes.pop(key, 0)
         self._alive.pop(key, None)
 
