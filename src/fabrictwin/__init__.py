@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fabrictwin.api.specs import import_config, load
     from fabrictwin.api.sweep import Sweep, sweep
     from fabrictwin.api.tables import Table
-    from fabrictwin.api.traces import export_trace, import_trace
+    from fabrictwin.api.traces import capture_program, export_trace, import_trace
     from fabrictwin.api.ui import ui
     from fabrictwin.base.errors import ConfigError, FabrictwinError, SimulatedError
     from fabrictwin.cluster.spec.spec import Spec
@@ -50,6 +50,7 @@ _HOME = {
     "doctor": "api.doctor",
     "export_trace": "api.traces",
     "import_config": "api.specs",
+    "capture_program": "api.traces",
     "import_trace": "api.traces",
     "jitter": "api.jitter",
     "nccl_tests": "api.nccl_tests",
@@ -96,6 +97,7 @@ __all__ = [
     "Twin",
     "__version__",
     "campaign",
+    "capture_program",
     "compare",
     "configure",
     "diff",

@@ -90,9 +90,7 @@ def torchrun(
     from fabrictwin.workload.captured.captured_file import write_captured
 
     asked, tell = load(spec), stage or silent
-    found = find_spec("torch")
-    if found is None or found.origin is None:  # a folder of that name is no package
-        raise ConfigError("expected PyTorch: pip install fabrictwin[torch]", key="torchrun")
+    _need_torch("torchrun")
     at = script_place(arguments)
     script = Path(arguments[at])
     if not script.is_file():
@@ -108,6 +106,44 @@ def torchrun(
         write_captured(job, kept)
         workload = {"workload": {"captured": str(kept.absolute())}, "name": script.stem}
         return run(asked.with_(workload), stage=tell)
+
+
+def capture_program(
+    script: str | Path,
+    spec: Source,
+    *,
+    world: int | None = None,
+    arguments: Sequence[str] = (),
+    ranks: Sequence[int] = (),
+    step: int | None = None,
+    stage: Stage | None = None,
+) -> CapturedJob:
+    """Capture what a program of PyTorch computes and calls on `world` ranks of a cluster, or on all its GPUs.
+
+    Nothing is computed: one process for each rank that does something of its own runs the program with tensors
+    that have shapes and no values. `ranks` names those ranks, otherwise found by who exchanges messages. `step`
+    keeps one step of the program's first optimizer. Raises ConfigError, SimulatedError where the program fails.
+    """
+    from fabrictwin.torch.capture.processes import Asked, capture_ranks
+    from fabrictwin.torch.device.cluster_gpu import cluster_gpu
+
+    asked, tell, place = load(spec), stage or silent, Path(script)
+    _need_torch("capture")
+    if not place.is_file():
+        raise ConfigError("no such file", file=place)
+    gpus, local, environment = cluster_gpu(asked)
+    if not 1 <= (world or gpus) <= gpus:
+        raise ConfigError(f"got {world} ranks, expected 1 to the {gpus} GPUs of the cluster", key="--world")
+    tell(f"running {place.name}")
+    with tempfile.TemporaryDirectory(prefix="fabrictwin-") as folder:
+        wanted = Asked(place, tuple(arguments), world or gpus, local, tuple(ranks), step)
+        return capture_ranks(wanted, Path(folder), environment)
+
+
+def _need_torch(key: str) -> None:
+    found = find_spec("torch")
+    if found is None or found.origin is None:  # a folder of that name is no package
+        raise ConfigError("expected PyTorch: pip install fabrictwin[torch]", key=key)
 
 
 LOOK_EVERY_S = 0.5

@@ -59,6 +59,7 @@ COMMANDS = {
     ),
     "import-trace": ("tools.traces", "Read traces of a job that ran elsewhere, to play it on a spec's cluster."),
     "export-trace": ("tools.traces", "Write a captured job as Chakra's traces or GOAL."),
+    "capture": ("tools.capture", "Capture a program of PyTorch on a whole cluster, without computing anything."),
     "torchrun": ("tools.torchrun", "Run a program of PyTorch here, with the cluster's time."),
     "traffic": ("tools.traffic", "Play a traffic pattern over a cluster."),
     "perftest": ("tools.perftest", "Bandwidth and latency of RDMA between two hosts, as perftest measures."),

@@ -9,7 +9,7 @@ layout; the job's notes say so.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -93,9 +93,15 @@ def _named(trace: RankTrace, world: int) -> tuple[dict[str, str], dict[str, tupl
 
 
 def together(
-    traces: Sequence[RankTrace], *, name: str, source: str, world: int | None = None, sends: Sends = "rendezvous"
+    traces: Sequence[RankTrace],
+    *,
+    name: str,
+    source: str,
+    world: int | None = None,
+    sends: Sends = "rendezvous",
+    spans: Mapping[int, Sequence[int]] | None = None,
 ) -> CapturedJob:
-    """The job of traces of its ranks. Raises ConfigError."""
+    """The job of traces of its ranks. `spans` are the ranks that do as each traced one. Raises ConfigError."""
     first = traces[0]
     largest = max(max((rank for ranks, _ in one.groups.values() for rank in ranks), default=0) for one in traces)
     said = max(*(one.world for one in traces), *(one.rank + 1 for one in traces), largest + 1, 1)
@@ -120,7 +126,7 @@ def together(
             for one in trace.operations
         )
         alike.setdefault(renamed, []).append(rank)
-    classes, assumed = _classes(alike, sorted(by_rank), total)
+    classes, assumed = _classes(alike, spans or _spans(sorted(by_rank), total), total)
     groups = _groups(families, classes, total, first.file) if assumed else _plain_groups(families)
     notes = [note for one in traces for note in one.notes]
     if assumed:
@@ -143,20 +149,24 @@ def together(
     )
 
 
+def _spans(traced: Sequence[int], world: int) -> dict[int, Sequence[int]]:
+    """Ranks up to the next traced one do as the one before them."""
+    ends = [*traced[1:], world]
+    return {rank: range(rank if rank != traced[0] else 0, end) for rank, end in zip(traced, ends, strict=True)}
+
+
 def _classes(
-    alike: dict[tuple[Operation, ...], list[int]], traced: list[int], world: int
+    alike: dict[tuple[Operation, ...], list[int]], span: Mapping[int, Sequence[int]], world: int
 ) -> tuple[tuple[RankClass, ...], int]:
     """(classes of all ranks, how many ranks have no trace)."""
     if not any(alike):
         raise ConfigError("has nothing that could be played: no compute, no collective", file=None)
-    ends = [*traced[1:], world]
-    span = {rank: range(rank if rank != traced[0] else 0, end) for rank, end in zip(traced, ends, strict=True)}
     classes = []
     for operations, ranks in alike.items():
-        whole = tuple(one for rank in ranks for one in span[rank])
+        whole = tuple(sorted(one for rank in ranks for one in span[rank]))
         label = "all ranks" if len(whole) == world else f"rank{'s' if len(whole) > 1 else ''} {ranks_text(whole)}"
         classes.append(RankClass(label[:80], whole, operations))
-    return tuple(classes), world - len(traced)
+    return tuple(classes), world - len(span)
 
 
 def _plain_groups(families: dict[str, dict[tuple[int, ...], None]]) -> tuple[Group, ...]:
@@ -188,6 +198,8 @@ def _groups(
             if any(isinstance(each, Collective) and each.group == name for each in one.operations)
             for rank in one.ranks
         }
+        if not users:
+            continue  # messages name their ranks themselves
         if not users <= covered:
             every = tiled(known[0], world)
             if not every or not set(known) <= set(every):

@@ -7,8 +7,7 @@ which gloo does not reduce, are sums that are divided.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -18,37 +17,11 @@ from torch.distributed import distributed_c10d as c10d
 
 from fabrictwin.nccl.lowering.tasks import Kind
 from fabrictwin.torch import NAME
-from fabrictwin.torch.call_log import CallLog
+from fabrictwin.torch.operator_recorder import first_of, size_of
 from fabrictwin.torch.rank_recorder import RankRecorder
+from fabrictwin.torch.recording import LOGS, RECORDERS, own_copies
 
 _Backend: Any = torch._C._distributed_c10d.Backend
-RECORDERS: list[RankRecorder] = []  # of this process, once a group is made
-LOGS: list[CallLog] = []  # of this process, where somebody compares
-
-
-OWN: list[None] = []  # not empty while the backend itself copies, which a program on NCCL does not
-
-
-@contextmanager
-def own_copies() -> Iterator[None]:
-    """Keep what the backend computes out of the record."""
-    OWN.append(None)
-    try:
-        yield
-    finally:
-        OWN.pop()
-
-
-def _bytes(tensors: Any) -> int:
-    if isinstance(tensors, torch.Tensor):
-        return int(tensors.numel() * tensors.element_size())
-    return sum(_bytes(one) for one in tensors)
-
-
-def _first(tensors: Any) -> torch.Tensor:
-    while not isinstance(tensors, torch.Tensor):
-        tensors = tensors[0]
-    return tensors
 
 
 class RecordedWork(dist.Work):  # type: ignore[misc]
@@ -186,7 +159,7 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
             return None
         recorder = RECORDERS[0]
         rank = recorder.trace.groups[self._group(recorder)][0][peer]
-        return recorder.message(sends=sends, peer=rank, size_bytes=_bytes(tensors), tag=tag)
+        return recorder.message(sends=sends, peer=rank, size_bytes=size_of(tensors), tag=tag)
 
     @staticmethod
     def _summed(opts: Any) -> bool:
@@ -208,13 +181,13 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce onto every rank."""
         opts = opts or dist.AllreduceOptions()
-        number = self._recorded("all_reduce", _bytes(tensors), _first(tensors))
+        number = self._recorded("all_reduce", size_of(tensors), first_of(tensors))
         finish = self._divide(tensors) if self._summed(opts) else None
         return RecordedWork(self._gloo.allreduce(tensors, opts), tensors, number, finish)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce several tensors onto every rank, as one call."""
-        number = self._recorded("all_reduce", _bytes(tensors), _first(tensors))
+        number = self._recorded("all_reduce", size_of(tensors), first_of(tensors))
         opts = opts or dist.AllreduceCoalescedOptions()
         finish = self._divide(tensors) if self._summed(opts) else None
         return RecordedWork(self._gloo.allreduce_coalesced(tensors, opts), tensors, number, finish)
@@ -222,24 +195,24 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         """Copy from the root."""
         opts = opts or dist.BroadcastOptions()
-        number = self._recorded("broadcast", _bytes(tensors), _first(tensors), opts.rootRank)
+        number = self._recorded("broadcast", size_of(tensors), first_of(tensors), opts.rootRank)
         return RecordedWork(self._gloo.broadcast(tensors, opts), tensors, number, None)
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce onto the root."""
         opts = opts or dist.ReduceOptions()
-        number = self._recorded("reduce", _bytes(tensors), _first(tensors), opts.rootRank)
+        number = self._recorded("reduce", size_of(tensors), first_of(tensors), opts.rootRank)
         finish = self._divide(tensors) if self._summed(opts) and self.rank() == opts.rootRank else None
         return RecordedWork(self._gloo.reduce(tensors, opts), tensors, number, finish)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Gather every rank's tensor into lists."""
-        number = self._recorded("all_gather", _bytes(inputs) * self.size(), _first(inputs), uneven=True)
+        number = self._recorded("all_gather", size_of(inputs) * self.size(), first_of(inputs), uneven=True)
         opts = opts or dist.AllgatherOptions()
         return RecordedWork(self._gloo.allgather(outputs, inputs, opts), outputs, number, None)
 
     def _allgather_base(self, output: Any, source: Any, opts: Any = None) -> Any:
-        number = self._recorded("all_gather", _bytes(output), source)
+        number = self._recorded("all_gather", size_of(output), source)
         parts = [list(output.view(-1).chunk(self.size()))]
         return RecordedWork(self._gloo.allgather(parts, [source.reshape(-1)]), output, number, None)
 
@@ -257,7 +230,7 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
         return self._reduce_scatter_base(outputs[0], parts, opts)
 
     def _reduce_scatter_base(self, output: Any, source: Any, opts: Any = None) -> Any:
-        number = self._recorded("reduce_scatter", _bytes(source), source)
+        number = self._recorded("reduce_scatter", size_of(source), source)
         reduced = dist.AllreduceOptions()
         average = opts is not None and opts.reduceOp == dist.ReduceOp.AVG
         if opts is not None and not average:
@@ -279,7 +252,7 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
 
     def alltoall_base(self, output: Any, source: Any, out_sizes: Any, in_sizes: Any, opts: Any = None) -> Any:
         """Exchange parts of a tensor."""
-        number = self._recorded("all_to_all", _bytes(source), source, uneven=True)
+        number = self._recorded("all_to_all", size_of(source), source, uneven=True)
         opts = opts or dist.AllToAllOptions()
         return RecordedWork(
             self._gloo.alltoall_base(output, source, out_sizes, in_sizes, opts), output, number, None
@@ -287,7 +260,7 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Exchange lists of tensors."""
-        number = self._recorded("all_to_all", _bytes(inputs), _first(inputs), uneven=True)
+        number = self._recorded("all_to_all", size_of(inputs), first_of(inputs), uneven=True)
         out_sizes, in_sizes = ([one.numel() for one in each] for each in (outputs, inputs))
         with own_copies():
             joined = torch.cat([one.reshape(-1) for one in inputs])
@@ -302,14 +275,14 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
 
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> Any:
         """Gather onto the root."""
-        size = _bytes(inputs) * self.size()
-        number = self._recorded("gather", size, _first(inputs), opts.rootRank)
+        size = size_of(inputs) * self.size()
+        number = self._recorded("gather", size, first_of(inputs), opts.rootRank)
         return RecordedWork(self._gloo.gather(outputs, inputs, opts), outputs, number, None)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> Any:
         """Send parts from the root."""
-        size = _bytes(outputs) * self.size()
-        number = self._recorded("scatter", size, _first(outputs), opts.rootRank)
+        size = size_of(outputs) * self.size()
+        number = self._recorded("scatter", size, first_of(outputs), opts.rootRank)
         return RecordedWork(self._gloo.scatter(outputs, inputs, opts), outputs, number, None)
 
     def barrier(self, opts: Any = None) -> Any:

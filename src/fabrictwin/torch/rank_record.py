@@ -26,16 +26,21 @@ def write_record(trace: RankTrace, path: Path) -> None:
     os.replace(partial, path)
 
 
-def read_records(folder: Path, name: str) -> CapturedJob:
-    """The job of all ranks' records. Raises SimulatedError where a rank left none, ConfigError."""
-    files = sorted(folder.glob("rank.*.json"))
+def read_traces(folder: Path) -> list[RankTrace]:
+    """Records of all ranks that left one. Raises ConfigError."""
     traces = []
-    for file in files:
+    for file in sorted(folder.glob("rank.*.json")):
         data = plain_json(unpacked(file), str(file))
         job = from_data(data["job"], str(file))
         trace = RankTrace(int(data["rank"]), job.world, str(file), list(job.classes[0].operations))
         trace.groups = {one.name: (one.members[0], data["descriptions"].get(one.name, "")) for one in job.groups}
         traces.append(trace)
+    return traces
+
+
+def read_records(folder: Path, name: str) -> CapturedJob:
+    """The job of all ranks' records. Raises SimulatedError where a rank left none, ConfigError."""
+    traces = read_traces(folder)
     if not traces:
         raise ConfigError("made no process group: there is nothing to model", key=name)
     missing = sorted(set(range(traces[0].world)) - {trace.rank for trace in traces})

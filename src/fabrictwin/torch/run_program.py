@@ -18,20 +18,14 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from fabrictwin.torch import NAME, autoload, c10d_backend
+from fabrictwin.torch import NAME, autoload
 from fabrictwin.torch.call_log import CallLog
+from fabrictwin.torch.operator_recorder import record_operator, tensors_of
 from fabrictwin.torch.rank_recorder import RankRecorder
-from fabrictwin.workload.captured.operator_work import NO_KERNEL, plain_operator, work_of
+from fabrictwin.torch.recording import LOGS, OWN, RECORDERS
 
 OUT = "FABRICTWIN_TORCH_OUT"  # the folder that ranks leave their records in
-DTYPES = {
-    torch.float64: "fp64",
-    torch.float32: "fp32",
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-}
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -43,23 +37,9 @@ class ComputeRecorder(TorchDispatchMode):  # type: ignore[misc]
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
-        name = func.name()
-        real = all(type(one) in _PLAIN for one in tree_leaves(result) if isinstance(one, torch.Tensor))
-        if (
-            real
-            and not c10d_backend.OWN
-            and name.startswith("aten::")
-            and plain_operator(name) not in NO_KERNEL
-            and c10d_backend.RECORDERS
-        ):
-            inputs = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
-            outputs = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
-            moved = sum(one.numel() * one.element_size() for one in (*inputs, *outputs))
-            dtype = DTYPES.get(inputs[0].dtype if inputs else torch.float32, "fp32")
-            shapes = [tuple(one.shape) for one in inputs], [tuple(one.shape) for one in outputs]
-            work = work_of(name, *shapes, dtype, moved)
-            if work is not None:
-                c10d_backend.RECORDERS[0].compute(name, work)
+        plain = all(type(one) in _PLAIN for one in tensors_of(result))
+        if plain and not OWN and RECORDERS:
+            record_operator(RECORDERS[0], func, args, kwargs, result)
         return result
 
 
@@ -68,9 +48,9 @@ def _patched(original: Any) -> Any:
         rest.pop("device_id", None)
         made = original(NAME, *args, **rest)
         recorder = RankRecorder(dist.get_rank(), dist.get_world_size())
-        c10d_backend.RECORDERS[:] = [recorder]
+        RECORDERS[:] = [recorder]
         if os.environ.get(OUT):
-            c10d_backend.LOGS[:] = [CallLog(Path(os.environ[OUT]) / f"calls.{dist.get_rank()}")]
+            LOGS[:] = [CallLog(Path(os.environ[OUT]) / f"calls.{dist.get_rank()}")]
         atexit.register(_leave, recorder)
         return made
 
@@ -88,7 +68,7 @@ def _patched_group(original: Any) -> Any:
 
 def _join(*_: Any) -> None:
     """Let an optimizer's step wait for every call: reducers wait for theirs by futures, which say nothing here."""
-    for recorder in c10d_backend.RECORDERS:
+    for recorder in RECORDERS:
         recorder.joined()
 
 

@@ -1,0 +1,1 @@
+"""Captures: a program of PyTorch as some ranks of many, with tensors that have shapes and no values."""

@@ -1,0 +1,23 @@
+"""What this process records into: its recorder once there is one, and what is kept out of the record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fabrictwin.torch.call_log import CallLog
+from fabrictwin.torch.rank_recorder import RankRecorder
+
+RECORDERS: list[RankRecorder] = []  # of this process, once a group is made
+LOGS: list[CallLog] = []  # of this process, where somebody compares
+OWN: list[None] = []  # not empty while the backend itself copies, which a program on NCCL does not
+
+
+@contextmanager
+def own_copies() -> Iterator[None]:
+    """Keep what the backend computes out of the record."""
+    OWN.append(None)
+    try:
+        yield
+    finally:
+        OWN.pop()
