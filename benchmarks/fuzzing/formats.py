@@ -205,7 +205,7 @@ def _published() -> Target:
     from fabrictwin.validation.collective_series import read_published as read_series
     from fabrictwin.validation.published_data import read_data
     from fabrictwin.validation.served_models import read_measured as read_served
-    from fabrictwin.validation.socket_rows import read_sockets
+    from fabrictwin.validation.sockets.socket_rows import read_sockets
     from fabrictwin.validation.turned_off import read_tests
 
     own = folder() / f"{os.getpid()}-published"

@@ -169,7 +169,7 @@ def complete(words: str, index: int) -> set[str]:
 
 def test_completion_knows_the_commands_and_options():
     assert {"run", "catalog", "schema"} <= complete("fabrictwin ", 1)
-    assert complete("fabrictwin ca", 1) == {"calibrate", "campaign", "catalog"}
+    assert complete("fabrictwin ca", 1) == {"calibrate", "campaign", "capture", "catalog"}
     assert complete("fabrictwin run --fi", 2) == {"--fidelity"}
     assert complete("fabrictwin run --fidelity ", 3) == {"packet", "flow", "analytic"}
 

@@ -308,7 +308,7 @@ def server(monkeypatch):
     """A server over UDP whose sockets are such, and what its selector waits for by socket."""
     made = Server.__new__(Server)
     monkeypatch.setattr(sockets, "_bind_udp", lambda host, port: Record(setblocking=lambda on: None, port=port))
-    monkeypatch.setattr(sockets.selectors, "DefaultSelector", lambda: selector)
+    monkeypatch.setattr(sockets.selectors, "PollSelector", lambda: selector)
     events = {}
     selector = Record(
         register=lambda sock, wanted, data: events.setdefault(data, wanted),

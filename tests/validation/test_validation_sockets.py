@@ -13,8 +13,8 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.cli import root
 from fabrictwin.engines.sockets.stack import Costs
 from fabrictwin.validation.published_data import find_data
-from fabrictwin.validation.socket_rows import TABLE, TEXTS, read_sockets
-from fabrictwin.validation.sockets_fit import fit, leave_out, median_absolute
+from fabrictwin.validation.sockets.socket_rows import TABLE, TEXTS, read_sockets
+from fabrictwin.validation.sockets.sockets_fit import fit, leave_out, median_absolute
 
 COSTS = Costs.of(catalog.host_stack("linux"))
 POINTS, SETS = read_sockets(find_data(None, TABLE))

@@ -146,7 +146,10 @@ def test_gpt_oss_activates_by_silu():
 def test_a_pass_takes_no_less_than_its_host(device_ps, idle_ps):
     """Half of what the host does for two experts a rank at 50 ps each, less what the device is busy."""
     made = Record(
-        job=Record(model=Record(experts=Record(count=8)), shape=Record(interleaved_ps=50, ep=4)),
+        job=Record(
+            model=Record(experts=Record(count=8)),
+            shape=Record(routing=Record(interleaved_ps=50), sharing=Record(ep=4)),
+        ),
     )
     script = Script()
     script.compute(Cost(device_ps, 1), "backward")

@@ -24,10 +24,10 @@ from fabrictwin.catalog.entry_kinds import KINDS, figures
 from fabrictwin.catalog.failures import FailureLog
 from fabrictwin.catalog.figures import Entry, Source
 from fabrictwin.catalog.gpus import Gpu, ServerPower
-from fabrictwin.catalog.host_links import CpuLink, LinkType, Nvlink, Pcie
 from fabrictwin.catalog.host_stack import HostStack
 from fabrictwin.catalog.hosts import Chip, Host
-from fabrictwin.catalog.link_speeds import Ethernet, Headers, Infiniband, Medium
+from fabrictwin.catalog.links.host_links import CpuLink, LinkType, Nvlink, Pcie
+from fabrictwin.catalog.links.link_speeds import Ethernet, Headers, Infiniband, Medium
 
 E = TypeVar("E", bound=Entry)
 

@@ -11,10 +11,10 @@ from fabrictwin.catalog.devices import FabricPreset, Nic, Switch, VerbsDevice
 from fabrictwin.catalog.failures import FailureLog
 from fabrictwin.catalog.figures import Entry, Figure
 from fabrictwin.catalog.gpus import GemmTable, Gpu, ServerPower
-from fabrictwin.catalog.host_links import CpuLink, Nvlink, Pcie
 from fabrictwin.catalog.host_stack import HostStack
 from fabrictwin.catalog.hosts import Chip, Host, HostPart
-from fabrictwin.catalog.link_speeds import Ethernet, Headers, Infiniband, Medium
+from fabrictwin.catalog.links.host_links import CpuLink, Nvlink, Pcie
+from fabrictwin.catalog.links.link_speeds import Ethernet, Headers, Infiniband, Medium
 
 KINDS: dict[str, type[Entry]] = {
     "gpu": Gpu,

@@ -7,7 +7,7 @@ from typing import Any
 from fabrictwin.base.units import PS_PER_US, format_rate, format_time
 from fabrictwin.catalog.answers import infiniband, names, sources
 from fabrictwin.catalog.gpus import ServerPower
-from fabrictwin.catalog.link_speeds import Infiniband
+from fabrictwin.catalog.links.link_speeds import Infiniband
 
 WIDTH = 4
 

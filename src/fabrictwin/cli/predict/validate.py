@@ -275,10 +275,10 @@ def sockets(leave_out: bool, refit: bool, every: bool, as_json: bool, data: Path
     from fabrictwin.base.errors import ConfigError
     from fabrictwin.base.progress import Progress
     from fabrictwin.engines.sockets.stack import Costs
-    from fabrictwin.validation import sockets_fit
     from fabrictwin.validation.published_data import find_data
-    from fabrictwin.validation.socket_rows import TABLE, read_sockets
-    from fabrictwin.validation.sockets_text import costs_text, sockets_data, sockets_text
+    from fabrictwin.validation.sockets import sockets_fit
+    from fabrictwin.validation.sockets.socket_rows import TABLE, read_sockets
+    from fabrictwin.validation.sockets.sockets_text import costs_text, sockets_data, sockets_text
 
     if refit and leave_out:
         raise ConfigError("expected one of --fit and --leave-out", key="--fit")

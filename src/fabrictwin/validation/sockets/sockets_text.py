@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from fabrictwin.engines.sockets.stack import Costs
-from fabrictwin.validation.socket_rows import SocketPoint, SocketTexts
-from fabrictwin.validation.sockets_fit import LeftOut, median_absolute
+from fabrictwin.validation.sockets.socket_rows import SocketPoint, SocketTexts
+from fabrictwin.validation.sockets.sockets_fit import LeftOut, median_absolute
 
 
 def sockets_data(

@@ -13,7 +13,7 @@ from statistics import median
 
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.engines.sockets.stack import Costs
-from fabrictwin.validation.socket_rows import SocketPoint
+from fabrictwin.validation.sockets.socket_rows import SocketPoint
 
 MOST = 0.3
 FIRST_STEP, LAST_STEP = 0.4, 1e-3

@@ -1,0 +1,1 @@
+"""TCP sockets held against published latencies and bandwidths."""
