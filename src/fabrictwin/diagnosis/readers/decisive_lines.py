@@ -26,7 +26,7 @@ _TROUBLE = (
 _SHAPE = b"0123456789abcdefABCDEF\r\n"
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
 _FATAL = re.compile(
-    r"^\W*(?:\[\w+\]:? ?)?(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b(?:: |$)|terminate called|what\(\):|"
+    r"^\W*(?:\[\w+\]:? ?)?(?:\w+\.)*\w*(?:Error|Exception|KeyboardInterrupt)\b(?:: |$)|terminate called|what\(\):|"
     r"\bFATAL\b|\bFatal\b|\bCRITICAL\b|\bpanic\b|core dumped|unhandled|\b[Aa]borted\b|NCCL WARN"
 )
 _ERROR = re.compile(
