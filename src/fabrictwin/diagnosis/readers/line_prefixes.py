@@ -13,12 +13,13 @@ from collections.abc import Sequence
 
 # as terminals get them, and as viewers show them
 COLOUR = re.compile(r"(?:\x1b|ESC|\^\[)\[[0-9;?]*[ -/]*[@-~]")
+# one blank at most behind a prefix: a tab is the line's own
 _ONE = re.compile(
-    r"(?:\[\d+,\d+\]<std(?:out|err|diag)>:\s?"
-    r"|\[\d+,\d+\]\s?<[\w.-]+>:\s?"
-    r"|\[(?:rank|default)\d+\]:\s?"
+    r"(?:\[\d+,\d+\]<std(?:out|err|diag)>: ?"
+    r"|\[\d+,\d+\]\s?<[\w.-]+>: ?"
+    r"|\[(?:rank|default)\d+\]: ?"
     r"|\[(?:pod|container)/[^\]\s]+\]\s"
-    r"|\([\w.:-]{1,80} (?:pid|ip)=[^)]{1,80}\)\s?"
+    r"|\([\w.:-]{1,80} (?:pid|ip)=[^)]{1,80}\) ?"
     r"|\|?\s?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,]?\d*(?:Z|[+-]\d\d:?\d\d):?\s(?:std(?:out|err)\s[FP]\s|\|\s)?"
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d{3,9}(?: [+-]\d\d:?\d\d)?\s(?!- )"
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\]\s"
