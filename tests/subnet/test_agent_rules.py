@@ -142,7 +142,7 @@ def test_speeds_are_enabled_as_supported_again():
 def test_nodes_as_built(state):
     switch = SwitchInfo.decode(state.switch_info[state.find("leaf-0")])
     assert switch == SwitchInfo(
-        linear_fdb_cap=0xC000, multicast_fdb_cap=0x4000, life_time_value=16, optimized_sl_to_vl=1,
+        linear_fdb_cap=0xC000, multicast_fdb_cap=0x3FFF, life_time_value=16, optimized_sl_to_vl=1,
         partition_enforcement_cap=32, inbound_enforcement_cap=1, outbound_enforcement_cap=1, enhanced_port0=1,
         multicast_fdb_top=0xBFFF,
     )  # fmt: skip

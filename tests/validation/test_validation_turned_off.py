@@ -44,7 +44,8 @@ def test_what_nobody_published_costs_what_its_mechanism_says() -> None:
     assert pxn[0] == pytest.approx(1.0, abs=0.01)
     assert pxn[0] < pxn[1] < pxn[2]
     sockets = {machine: factor for (what, machine), factor in rest.items() if what.startswith("NET/IB")}
-    assert sockets["two DGX A100, rings"] == pytest.approx(10, rel=0.15)  # about a tenth
+    # "about a tenth" has one digit: between 0.05 and 0.15 (the costs of sockets come from other publications)
+    assert 1 / 0.15 < sockets["two DGX A100, rings"] < 1 / 0.05
     # sockets are held back by processors, so beside links twice as fast they are half as much
     assert sockets["two DGX H100, rings"] == pytest.approx(2 * sockets["two DGX A100, rings"], rel=0.05)
 

@@ -6,7 +6,7 @@ from fabrictwin.fabric.fabric import Fabric, NodeKind
 from fabrictwin.subnet.wire.smp import NodeInfo, NodeType, SwitchInfo
 
 LINEAR_CAP = 0xC000  # every unicast LID
-MULTICAST_CAP = 0x4000  # every multicast LID
+MULTICAST_CAP = 0x3FFF  # every multicast LID: 0xFFFF is the permissive one
 PKEYS = {NodeType.CA: 128, NodeType.SWITCH: 32, NodeType.ROUTER: 128}
 SWITCH_PORT_PKEYS = 32
 
