@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fabrictwin.base.arrays import I32, I64
+from fabrictwin.engines.base.changes import FOREVER
 from fabrictwin.engines.base.engine import NO_COMPLETIONS, Completions
 from fabrictwin.engines.packet.communication_tasks import PlacedTasks, Routes, expand
 from fabrictwin.engines.packet.message_routes import Guide, Key, MessageRoutes, guides
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
+from fabrictwin.engines.packet.repeated_phases import RepeatedPhases, Start
 from fabrictwin.engines.packet.run_estimate import PacketSize, check_size
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.program.program import Communication, Operations
@@ -35,12 +37,19 @@ Guided = dict[tuple[int, int, int], tuple[Guide, int]]
 class _Posted:
     """A communication of a program, and what it takes to play it."""
 
+    at: int  # among those posted with it
     given: Communication
     sends: list[Sends]  # by channel; none once they are expanded
     guided: Guided
     rank_node: I32
     uses: int  # operations that are yet to start it
     tasks: Tasks | None = None  # once it has started
+
+    def used(self) -> None:
+        """One operation less will start it."""
+        self.uses -= 1
+        if not self.uses:
+            self.tasks = None
 
 
 class PacketOperations:
@@ -58,6 +67,8 @@ class PacketOperations:
         self._logged: list[int] = []
         self._called: dict[int, _Posted] = {}  # by the task at the start of an operation
         self._placed = PlacedTasks(network.machine)
+        self.repeated = RepeatedPhases(network.machine)
+        self._followed = 0  # first operation of the program whose communications may be repeated
 
     def __len__(self) -> int:
         return len(self._begin)
@@ -80,8 +91,9 @@ class PacketOperations:
         posted: dict[int, _Posted] = {}
         for at in dict.fromkeys(operations.communication[operations.communication != NONE].tolist()):
             given, sends = communications[at], expanded.pop(at)
-            posted[at] = _Posted(given, sends, guides(given), rank_node, uses[at])
+            posted[at] = _Posted(at, given, sends, guides(given), rank_node, uses[at])
         self.routes.open(key for each in posted.values() for key in self._keys(each))
+        self._find_repeats(operations, posted)
         # each operation has a task at its start and one at its end, the same where it computes
         communicates = operations.communication != NONE
         begin = np.arange(n) + np.concatenate([[0], np.cumsum(communicates)[:-1]]) if n else np.zeros(0, np.int64)
@@ -111,15 +123,40 @@ class PacketOperations:
         self._read_log()  # a task whose place another takes is logged anew
         if posted.tasks is None:
             posted.tasks = self._expand(posted)
+        operation = self._end_operation[end] - self._followed
+        carried = int(posted.tasks.task.size_bytes.sum())
+        if self.repeated.repeat(Start(operation, posted.at, end, carried)):
+            posted.used()
+            return
         lasts = int((posted.tasks.successor == len(posted.tasks.task)).sum())
         machine.state.task[end].waits += lasts - 1
         if lasts:
             self._placed.place(posted.tasks, end)
         else:
             machine.begin(end)
-        posted.uses -= 1
-        if not posted.uses:
-            posted.tasks = None
+        posted.used()
+
+    def _find_repeats(self, operations: Operations, posted: dict[int, _Posted]) -> None:
+        """Find which communications are played once: none where another program is still under way."""
+        self.repeated.forget()
+        if (
+            not self.options.hosts.repeats
+            or self._called
+            or max((each.uses for each in posted.values()), default=0) < 2
+        ):
+            return
+        self._read_log()
+        self._followed = len(self)
+        queue_pairs: dict[int, I64] = {}
+        bases_ps, first_byte_ps = operations.duration_ps.copy(), FOREVER
+        for at, each in posted.items():
+            legs = [leg for key in self._keys(each) for leg in self.routes[key].legs]
+            if legs:
+                queue_pairs[at] = np.array([q for leg in legs for _, q in leg.parts], np.int64)
+            costs = [cost for _, cost in each.guided.values()] or [each.given.step_cost_ps]
+            first_byte_ps = min(first_byte_ps, each.given.base_ps + min(costs))
+            bases_ps[operations.communication == at] = each.given.base_ps
+        self.repeated.find(operations, bases_ps, queue_pairs, first_byte_ps)
 
     def size_of(
         self,
@@ -235,8 +272,11 @@ class PacketOperations:
         """Take over which tasks the kernel says have ended."""
         state = self.network.machine.state
         clock = state.clock[0]
-        self._logged += [t for t in state.log[: int(clock.logged)].tolist() if t in self._end_operation]
+        ended = [t for t in state.log[: int(clock.logged)].tolist() if t in self._end_operation]
         clock.logged = 0
+        self._logged += ended
+        done_ps = state.task.done_ps
+        self.repeated.ended([(self._end_operation[t] - self._followed, int(done_ps[t])) for t in ended])
 
     @property
     def progress(self) -> float:

@@ -43,7 +43,7 @@ def make_tasks(
     memory, or until its sender knows. Task n stands for one elsewhere.
     """
     n = len(kind)
-    new = records(n, task_dtype)
+    new = records(n, task_dtype)[:n]
     new.kind, new.qp = kind, queue_pair
     new.size_bytes, new.delay_ps = size_bytes, delay_ps
     for name in ("next", "start_ps", "received_ps", "done_ps"):
