@@ -209,6 +209,10 @@ class NetworkPackets:
     def totals(self) -> PacketTotals:
         return port_counters.totals(self.network)
 
+    def repeated(self) -> float:
+        hops = int(self.network.machine.state.clock[0].hops)
+        return self._engine.operations.repeated.hops / max(hops, 1)
+
     def port_counters(self) -> dict[str, I64]:
         return port_counters.port_counters(self.network)
 

@@ -4,11 +4,11 @@ Where nobody else uses a communication's ports and queue pairs while it goes on,
 an earlier start, it takes as long as then and leaves the same behind: nothing inside a host is drawn at random. So
 its packets are played once, and later ones take their time and are counted.
 
-Nobody else: communications that share a port make a *site*, and all of a site's must stay inside hosts. One of
-them is repeated where no other is under way and none can start before it is over, by what the program's
-dependencies and its computing alone still take (`program_front`). As they were: everything idle, the same credits,
-and the same time until each queue pair's next packet may leave. Credits still on their
-way when a communication starts are back before its first byte leaves, or it is no part of a site.
+Nobody else: communications inside hosts that share a port make a *site*. One of them is repeated where neither
+another of the site nor a *guest*, which uses its ports and leaves the host too, is under way, and where none can
+start before it is over, by what the program's dependencies and its computing alone still take (`program_front`).
+As they were: everything idle, the same credits, and the same time until each queue pair's next packet may leave.
+Credits still on their way when a communication starts are back before its first byte leaves, or there is no site.
 
 Only for runs that nothing from outside can disturb; the engine says when. Events that happen at the very same
 picosecond elsewhere may be taken in another order than without.
@@ -29,6 +29,7 @@ from fabrictwin.program.program import Operations
 if TYPE_CHECKING:
     from fabrictwin.kernel.packet.machine import Machine
 
+_NO_PAIRS = np.zeros(0, np.int64)
 _COUNTS = ("tx_bytes", "tx_payload", "tx_packets", "wait_ps")
 _PSNS = ("next_psn", "una", "posted_psn", "highest_psn", "expected", "in_memory")
 _SEARCH = 64  # operations looked at for each one of the program, before order counts as unknown
@@ -87,13 +88,14 @@ class Start:
 
 @dataclass
 class _Site:
-    """Ports and queue pairs of communications that share them with no other."""
+    """Ports and queue pairs of communications inside hosts that share them."""
 
     ports: I64
     slots: I64
     peer_slots: I64
     queue_pairs: I64
-    operations: frozenset[int]
+    guests: I64  # queue pairs of others that use some of the ports
+    operations: frozenset[int]  # of guests too
     phases: dict[tuple[int, bytes], _Phase] = field(default_factory=dict)
     played: tuple[Start, _Snapshot] | None = None  # what was begun last, alone
     under_way: list[Start] = field(default_factory=list)
@@ -107,11 +109,12 @@ class RepeatedPhases:
         self.allowed = False  # nothing from outside can happen before all is done
         self.hops = 0  # packet-hops that were not played
         self._sites: dict[int, _Site] = {}  # by communication
+        self._visited: dict[int, list[_Site]] = {}  # by a guest
         self._front: ProgramFront | None = None
 
     def forget(self) -> None:
         """Let no communication repeat any more."""
-        self._sites, self._front = {}, None
+        self._sites, self._visited, self._front = {}, {}, None
 
     def find(self, operations: Operations, bases_ps: I64, queue_pairs: dict[int, I64], first_byte_ps: int) -> None:
         """Find the sites of a program.
@@ -120,13 +123,25 @@ class RepeatedPhases:
         leaves no sooner than `first_byte_ps` after its communication's start.
         """
         self.forget()
-        for members in _sharing({at: self._ports(q) for at, q in queue_pairs.items()}):
-            there = np.flatnonzero(np.isin(operations.communication, members)).tolist()
-            if len(there) > len(members):  # some happens again
-                pairs = np.unique(np.concatenate([queue_pairs[at] for at in members]))
-                site = self._site(pairs, frozenset(there), first_byte_ps)
-                if site is not None:
-                    self._sites |= dict.fromkeys(members, site)
+        ports = {at: self._ports(pairs) for at, pairs in queue_pairs.items()}
+        inside = {at for at, pairs in queue_pairs.items() if self._stays_inside(pairs)}
+        for members in _sharing({at: ports[at] for at in ports if at in inside}):
+            if int(np.isin(operations.communication, members).sum()) <= len(members):
+                continue  # none happens again
+            shared = np.unique(np.concatenate([ports[at] for at in members]))
+            guests = [at for at in ports if at not in inside and np.isin(ports[at], shared).any()]
+            site = self._site(
+                [
+                    np.unique(np.concatenate([queue_pairs[at] for at in group] or [_NO_PAIRS]))
+                    for group in (members, guests)
+                ],
+                frozenset(np.flatnonzero(np.isin(operations.communication, members + guests)).tolist()),
+                first_byte_ps,
+            )
+            if site is not None:
+                self._sites |= dict.fromkeys(members, site)
+                for at in guests:
+                    self._visited.setdefault(at, []).append(site)
         if self._sites:
             self._front = ProgramFront(operations, bases_ps, self.machine.now)
 
@@ -143,19 +158,24 @@ class RepeatedPhases:
         hops = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
         return np.unique(np.concatenate([qp.port, state.hop[hops]])).astype(np.int64)
 
-    def _site(self, queue_pairs: I64, operations: frozenset[int], first_byte_ps: int) -> _Site | None:
-        """The site of these queue pairs; None where one leaves its host, or something could be drawn at random."""
+    def _stays_inside(self, queue_pairs: I64) -> bool:
+        from fabrictwin.kernel.packet.state.constants import LOCAL
+
+        return bool((self.machine.state.qp.mode[queue_pairs] == LOCAL).all())
+
+    def _site(self, queue_pairs: list[I64], operations: frozenset[int], first_byte_ps: int) -> _Site | None:
+        """The site of these queue pairs and those of guests; None where something could be drawn at random."""
         from fabrictwin.kernel.packet.state import constants as s
 
         state = self.machine.state
-        qp, ports = state.qp[queue_pairs], self._ports(queue_pairs)
+        own, guests = queue_pairs
+        qp, ports = state.qp[own], self._ports(own)
         port, peer = state.port[ports], state.port[state.port.peer[ports]]
         plain = s.CREDIT | s.INTERNAL
         lane, bits = int(qp.vl[0]), int(state.settings[0].vl_bits)
         slots = (ports << bits) + lane
         if (
-            (qp.mode != s.LOCAL).any()
-            or qp.control.any()
+            qp.control.any()
             or (qp.vl != lane).any()
             or ((port.traits & ~s.STORE) != plain).any()
             or ((peer.traits & ~s.STORE) != plain).any()
@@ -164,24 +184,17 @@ class RepeatedPhases:
             or peer.credit_ps.max() >= first_byte_ps
         ):
             return None
-        return _Site(ports, slots, (port.peer.astype(np.int64) << bits) + lane, queue_pairs, operations)
+        return _Site(ports, slots, (port.peer.astype(np.int64) << bits) + lane, own, guests, operations)
 
     def repeat(self, start: Start) -> bool:
         """A communication starts: take it as played where it was before, and return whether it is."""
+        for visited in self._visited.get(start.communication, ()):
+            self._begins(visited, start)
         site, front = self._sites.get(start.communication), self._front
         if site is None or front is None:
             return False
-        done_ps = self.machine.state.task.done_ps
-        site.under_way = [other for other in site.under_way if done_ps[other.end] < 0]
-        now = self._look(site)
-        alone = not site.under_way and now.idle
-        if site.played is not None and alone:
-            earlier, then = site.played
-            took = int(done_ps[earlier.end]) - then.time_ps
-            site.phases[earlier.communication, then.key()] = _Phase(took, earlier.payload_bytes, then, now)
-        site.played = None
-        site.under_way.append(start)
-        if not alone or not self.allowed:
+        now = self._begins(site, start)
+        if now is None or not self.allowed:
             return False
         phase = site.phases.get((start.communication, now.key()))
         if phase is None:
@@ -193,6 +206,21 @@ class RepeatedPhases:
         self._take_as_played(site, phase, start.end)
         front.ends_ps[start.operation] = ends_ps
         return True
+
+    def _begins(self, site: _Site, start: Start) -> _Snapshot | None:
+        """Take note of who starts there; returns what it finds, None where it is not alone."""
+        state = self.machine.state
+        guest = state.qp[site.guests]
+        site.under_way = [other for other in site.under_way if state.task.done_ps[other.end] < 0]
+        now = self._look(site)
+        alone = not site.under_way and now.idle and bool((guest.una == guest.posted_psn).all())
+        if site.played is not None and alone:
+            earlier, then = site.played
+            took = int(state.task.done_ps[earlier.end]) - then.time_ps
+            site.phases[earlier.communication, then.key()] = _Phase(took, earlier.payload_bytes, then, now)
+        site.played = None
+        site.under_way.append(start)
+        return now if alone else None
 
     def _look(self, site: _Site) -> _Snapshot:
         from fabrictwin.kernel.packet.state.constants import NONE
