@@ -240,8 +240,8 @@ def test_an_order_is_of_the_node_that_a_discovery_began_at(endpoint, who, ordere
 @pytest.mark.parametrize(
     ("length", "records", "payload", "counted", "said"),
     [
-        # one datagram's data are 200 bytes behind 56 of headers; the payload counts 20 of those. Clients read 168 of
-        # the 200, and one record where that is longer
+        # one datagram's data are 200 bytes behind 56 of headers; the payload counts 20 of those. Clients read 168
+        # of the 200, and one record where that is longer
         (256, 0, 20 + 64, 36 + 84, 84), (256, 0, 220, 256, 220), (256, 0, 221, 256, 220),
         (256, 3, 5000, 36 + 188, 188), (256, 21, 5000, 36 + 188, 188), (256, 22, 5000, 36 + 196, 196),
         (256, 25, 5000, 256, 220), (256, 26, 5000, 256, 220), (256, 13, 221, 36 + 124, 124),

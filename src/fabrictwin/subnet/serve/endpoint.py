@@ -30,8 +30,8 @@ from fabrictwin.subnet.wire.smp import NodeInfo
 CLIENTS = 10
 CONTROL_BYTES = 80
 FRAME_BYTES = 288
-# libumad2sim's receiver puts a header of 64 bytes and the datagram into FRAME_BYTES; what is left over is dropped, and
-# the program reads memory that nobody wrote in its place
+# libumad2sim's receiver puts a header of 64 bytes and the datagram into FRAME_BYTES; the rest is dropped, and the
+# program reads memory that nobody wrote in its place
 READ_BYTES = FRAME_BYTES - 64
 MAGIC = 0xDEADBEEF
 ETIMEDOUT = 110
