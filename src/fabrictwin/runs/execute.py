@@ -288,7 +288,7 @@ def predict(
 
 
 def _repeat_note(engine: Engine) -> list[str]:
-    """What of a run was not played because it had been before."""
+    """Say what of a run was not played because it had been before."""
     share = 0.0 if engine.packets is None else engine.packets.repeated()
     if not share:
         return []
