@@ -1,7 +1,7 @@
 """The c10d backend `fabrictwin`: bytes by gloo, every call recorded with its group and its size as NCCL counts it.
 
-A subclass of c10d's `Backend` (torch/csrc/distributed/c10d/PyBackend.hpp), under the names of several releases.
-Where gloo has no such call (reduce-scatter of lists, coalesced ones) it is made of those that it has. Averages,
+A subclass of c10d's `Backend` (torch/csrc/distributed/c10d/PyBackend.hpp) under the names of several releases; of
+`ProcessGroup` where programs of Python cannot construct that, as up to 2.13 (PyProcessGroup.hpp). Where gloo has no such call (reduce-scatter of lists, coalesced ones) it is made of those that it has. Averages,
 which gloo does not reduce, are sums that are divided.
 """
 
@@ -22,6 +22,17 @@ from fabrictwin.torch.rank_recorder import RankRecorder
 from fabrictwin.torch.recording import LOGS, RECORDERS, own_copies
 
 _Backend: Any = torch._C._distributed_c10d.Backend
+
+
+def _constructible() -> bool:
+    try:
+        _Backend(0, 1)
+    except TypeError:  # of pybind11, for a class without a constructor
+        return False
+    return True
+
+
+IS_BACKEND = _constructible()
 
 
 class RecordedWork(dist.Work):  # type: ignore[misc]
@@ -77,12 +88,14 @@ class RecordedWork(dist.Work):  # type: ignore[misc]
         return self._future
 
 
-class FabrictwinBackend(_Backend):  # type: ignore[misc]
+class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type: ignore[misc]
     """One group's calls."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("fabrictwin/", store), rank, size, timeout)
+        if not IS_BACKEND:  # what is not a call is asked of a group's backend
+            self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._gloo)
         self._sequence = 0
         self._key: str | None = None
 
@@ -126,9 +139,11 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
         """The key of this group, with its ranks, by the group of c10d that holds this backend."""
         if self._key is None:
             for group, ranks in c10d._world.pg_group_ranks.items():
+                if not isinstance(group, dist.ProcessGroup):  # c10d's number for groups without this rank
+                    continue
                 name = c10d._world.pg_names.get(group, "")
                 backends = [group._get_backend(device) for device in group._device_types]
-                if any(one is self for one in backends):
+                if any(one is self for one in (group, *backends)):
                     members = tuple(sorted(ranks, key=ranks.__getitem__))
                     self._key = name
                     recorder.group(name, members, str(getattr(group, "group_desc", "")))
