@@ -28,13 +28,18 @@ from torch.distributed.tensor.parallel import (
 )
 
 STEPS = 3
+COMPILER = "aot_eager"  # which compiles no machine code, and is quick
 Pairs = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 
 class Block(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.norm, self.up, self.down = (
+            nn.LayerNorm(width),
+            nn.Linear(width, 2 * width),
+            nn.Linear(2 * width, width),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down(torch.relu(self.up(self.norm(x))))
@@ -158,11 +163,11 @@ def compiled() -> Pairs:
     one, many = blocks(2), blocks(2)
     mine = slice(RANK * ROWS // WORLD, (RANK + 1) * ROWS // WORLD)
 
-    @torch.compile(backend="aot_eager", fullgraph=True)
+    @torch.compile(backend=COMPILER, fullgraph=True)
     def mean(gradient: torch.Tensor) -> torch.Tensor:
         return functional.all_reduce(gradient * 1.0, "sum", dist.group.WORLD) / WORLD
 
-    forward = torch.compile(many, backend="aot_eager")
+    forward = torch.compile(many, backend=COMPILER)
 
     def step() -> None:
         nn.functional.mse_loss(forward(X[mine]), Y[mine]).backward()
