@@ -40,7 +40,7 @@ def test_every_way_leaves_the_parameters_of_one_process(
     assert [row[1] for row in rows] == list(WAYS)
     assert {row[1]: float(row[2]) for row in rows if float(row[2]) > 1e-6} == {}
     assert found.step_time > 0
-    kinds = {row["name"].rsplit(" ", 1)[1] for row in found.communications}
+    kinds = {row["name"].split()[-1] for row in found.communications}
     assert {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"} <= kinds
 
 
@@ -66,7 +66,7 @@ def test_every_collective_takes_the_time_of_nccl_tests(spec: ft.Spec, tmp_path: 
     found = _run(spec, 4, tmp_path / "calls.py").communications
     assert len(found) == 3 * len(TESTS)
     for row in found:
-        size, kind = row["size_bytes"], TESTS[row["name"].rsplit(" ", 1)[1]]
+        size, kind = row["size_bytes"], TESTS[row["name"].split()[-1]]
         test = ft.nccl_tests(f"{kind}_perf", spec, minbytes=size, maxbytes=size, np=4, iters=1, check=0).rows[0]
         assert row["each_s"] == pytest.approx(test["time_us"] / 1e6, rel=0.02), (kind, size)
 
