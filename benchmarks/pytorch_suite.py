@@ -3,7 +3,8 @@
     torchrun --standalone --nproc-per-node 4 benchmarks/pytorch_suite.py [--backend gloo] [--only WORD]
 
 Each test has a group of its own among the same processes; one that waits longer than the group's timeout fails.
-The tests are told that the backend is gloo, by whose name they choose what a backend is to be able to. Rank 0 prints a line a test: passed, failed with the reason of the first rank that had one, or skipped and why.
+The tests are told that the backend is gloo, by whose name they choose what a backend is to be able to. Rank 0
+prints a line a test: passed, failed with the reason of the first rank that had one, or skipped and why.
 """
 
 from __future__ import annotations
