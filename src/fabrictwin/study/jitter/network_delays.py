@@ -32,6 +32,8 @@ from fabrictwin.study.compare.fabrics import preset, with_fabric
 from fabrictwin.study.compare.phase_cut import Cut, Load, add_phase, cut_of
 from fabrictwin.study.jitter.jitter_sources import Jitter, Network
 from fabrictwin.study.jitter.jitter_study import Sampler, Steps
+from fabrictwin.workload.captured.captured_section import PlacedCapture
+from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.job.job_communications import exchange
 
 PROBES = {"all-reduce 64 KiB": (64 << 10, 20), "all-reduce 4 MiB": (4 << 20, 10), "exchange 4 MiB": (4 << 20, 20)}
@@ -128,6 +130,19 @@ def _on_fabric(
         for size in whole
     }
     return NetworkDelays(fabric.name, says, seeds, delays, sampler.clean.trace.end_ps, steps)
+
+
+def delay_of(spec: Spec, job: Job | PlacedCapture, probe: str, seeds: Sequence[int]) -> Delay:
+    """One probe's delay on the spec's fabric beside the exchange of a job like this one. Raises ConfigError."""
+    times: list[int] = []
+    alone = 0
+    for seed in seeds:
+        cut = cut_of(spec, seed=seed)
+        alone = alone or _alone(cut, probe)
+        times += _rounds(cut, spec, Load.of(job, cut.ranks // 2), probe, alone, seed)
+    if not times:
+        raise ConfigError(f"got no round of {probe} that ended beside the other job", key="--fabrics")
+    return Delay(np.sort(np.array(times, np.int64)), alone)
 
 
 def _probe(cut: Cut, probe: str, ranks: I64) -> Communication:
