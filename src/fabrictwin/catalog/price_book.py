@@ -22,6 +22,7 @@ from fabrictwin.base.validation_errors import config_errors
 from fabrictwin.base.yamlfile import Lines, read_yaml, read_yaml_file
 from fabrictwin.catalog.answers import names, sources
 from fabrictwin.catalog.entry_kinds import figures
+from fabrictwin.catalog.failures import FailureRate
 from fabrictwin.catalog.failures import Rate as Interruptions
 from fabrictwin.catalog.figures import Figure, Model
 from fabrictwin.catalog.quantities import Count, Ratio, Watts
@@ -173,7 +174,7 @@ def read_book(text_of: dict[str, Any], lines: Lines, file: str | Path) -> PriceB
             )
         if key.endswith(".looks_after") and not value:
             raise ConfigError(f"got {value}, expected at least one GPU", file=file, key=key)
-        if key == "site.interruptions" and value.device not in COUNTED:
+        if isinstance(value, FailureRate) and value.device not in COUNTED:
             raise ConfigError(
                 f"got {value.device}-days, expected days of one of {', '.join(COUNTED)}",
                 file=file,

@@ -16,10 +16,15 @@ from fabrictwin.catalog.price_book import Money, PriceBook
 from fabrictwin.study.cost.cluster_cost import Cost, cost
 from fabrictwin.study.cost.price_ranges import FACTORS, assumed, changed
 
+SAME = 1e-5  # costs of a token within this are one cost
+
 
 @dataclass(frozen=True)
 class Answer:
-    """Fabrics with the shortest median step and the cheapest tokens, and how much dearer the next one's are."""
+    """Fabrics with the shortest median step and the cheapest tokens, and how much dearer the next one's are.
+
+    One whose tokens cost the same is not the next.
+    """
 
     fastest: str
     cheapest: str | None = None
@@ -71,7 +76,8 @@ def _answer(tokens: Mapping[str, float | None], steps: Mapping[str, float]) -> A
     known = sorted((value, fabric) for fabric, value in tokens.items() if value is not None)
     if not known:
         return Answer(fastest)
-    return Answer(fastest, known[0][1], known[1][0] / known[0][0] - 1 if len(known) > 1 else None)
+    dearer = [value / known[0][0] - 1 for value, _ in known if value > known[0][0] * (1 + SAME)]
+    return Answer(fastest, known[0][1], dearer[0] if dearer else None)
 
 
 def _under(one: Cost, book: PriceBook) -> float | None:
