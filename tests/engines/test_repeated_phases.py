@@ -53,7 +53,7 @@ def played(twin, program, communications=COMMUNICATIONS, **options) -> PacketEng
 
 
 def results(engine: PacketEngine) -> dict[str, list[int]]:
-    """Everything that a run says of itself."""
+    """Return everything that a run says of itself."""
     found = {"started": engine.started_ps().tolist(), "ended": engine.ended_ps().tolist()}
     totals = engine.packets.totals()
     found |= {"created": [totals.created], "hops": [totals.hops]}
@@ -218,7 +218,7 @@ def test_programs_posted_while_another_is_under_way_are_played():
 
 
 def front(which, after, durations) -> ProgramFront:
-    """Of a program whose communications take at least 5."""
+    """Return the front of a program whose communications take at least 5."""
     bases = np.where(np.array(which) == NONE, durations, 5)
     return ProgramFront(operations(which, after, durations), bases, 100)
 

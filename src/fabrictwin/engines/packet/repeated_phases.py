@@ -86,13 +86,20 @@ class Start:
     payload_bytes: int
 
 
-@dataclass
-class _Site:
-    """Ports and queue pairs of communications inside hosts that share them."""
+@dataclass(frozen=True)
+class _Links:
+    """Links by their sending port, its slot and that of the port at the other end."""
 
     ports: I64
     slots: I64
     peer_slots: I64
+
+
+@dataclass
+class _Site:
+    """Links and queue pairs of communications inside hosts that share them."""
+
+    links: _Links
     queue_pairs: I64
     guests: I64  # queue pairs of others that use some of the ports
     operations: frozenset[int]  # of guests too
@@ -184,7 +191,8 @@ class RepeatedPhases:
             or peer.credit_ps.max() >= first_byte_ps
         ):
             return None
-        return _Site(ports, slots, (port.peer.astype(np.int64) << bits) + lane, own, guests, operations)
+        links = _Links(ports, slots, (port.peer.astype(np.int64) << bits) + lane)
+        return _Site(links, own, guests, operations)
 
     def repeat(self, start: Start) -> bool:
         """A communication starts: take it as played where it was before, and return whether it is."""
@@ -226,12 +234,12 @@ class RepeatedPhases:
         from fabrictwin.kernel.packet.state.constants import NONE
 
         state = self.machine.state
-        port, outlet, qp = state.port[site.ports], state.outlet[site.slots], state.qp[site.queue_pairs]
-        unreturned = state.inlet.unreturned[site.peer_slots]
+        port, outlet, qp = state.port[site.links.ports], state.outlet[site.links.slots], state.qp[site.queue_pairs]
+        unreturned = state.inlet.unreturned[site.links.peer_slots]
         idle = (
             not (port.busy.any() or port.backlog.any() or port.paused.any() or port.starved.any())
             and bool((port.wait_since == NONE).all() and (outlet.head == NONE).all())
-            and bool((outlet.credit + unreturned == state.inlet.capacity[site.peer_slots]).all())
+            and bool((outlet.credit + unreturned == state.inlet.capacity[site.links.peer_slots]).all())
             and bool((qp.una == qp.posted_psn).all() and (qp.in_memory == qp.posted_psn).all())
             and not (qp.in_ring.any() or qp.waking.any() or qp.failed.any())
         )
@@ -244,13 +252,13 @@ class RepeatedPhases:
         machine, before, after = self.machine, phase.before, phase.after
         state, start = machine.state, machine.now
         for name in _COUNTS:
-            state.port[name][site.ports] += after.port[name] - before.port[name]
-        state.port.wrr[site.ports] = after.port.wrr
-        state.outlet.credit[site.slots], state.outlet.deficit[site.slots] = (
+            state.port[name][site.links.ports] += after.port[name] - before.port[name]
+        state.port.wrr[site.links.ports] = after.port.wrr
+        state.outlet.credit[site.links.slots], state.outlet.deficit[site.links.slots] = (
             after.outlet.credit,
             after.outlet.deficit,
         )
-        state.inlet.unreturned[site.peer_slots] = after.unreturned
+        state.inlet.unreturned[site.links.peer_slots] = after.unreturned
         packets = after.qp.posted_psn - before.qp.posted_psn
         for name in _PSNS:
             state.qp[name][site.queue_pairs] += packets
