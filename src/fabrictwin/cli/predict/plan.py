@@ -110,6 +110,9 @@ def _server(
         write_text(page, plan_page(found, prices, seed=benchmark.seed))
     if write is not None and found.ranked:
         write_best(found, spec, write)
-    click.echo(json.dumps(plan_data(found, prices), indent=2) if as_json else plan_text(found, prices, top=top), nl=as_json)
+    click.echo(
+        json.dumps(plan_data(found, prices), indent=2) if as_json else plan_text(found, prices, top=top),
+        nl=as_json,
+    )
     if not found.ranked:
         sys.exit(1)

@@ -54,7 +54,12 @@ def plan_text(found: ServerPlan, prices: Prices, *, top: int = 10) -> str:
     rows = [list(HEADS), *([one.name, *(text for text, _ in _cells(one, prices))] for one in _shown(found, top))]
     widths = [max(len(row[place]) for row in rows) for place in range(len(HEADS))]
     body = [
-        "  ".join([f"  {row[0]:<{widths[0]}}", *(f"{cell:>{wide}}" for cell, wide in zip(row[1:], widths[1:], strict=True))])
+        "  ".join(
+            [
+                f"  {row[0]:<{widths[0]}}",
+                *(f"{cell:>{wide}}" for cell, wide in zip(row[1:], widths[1:], strict=True)),
+            ]
+        )
         for row in rows
     ]
     foot = f"  TTFT and TPOT: what {share} of requests stay below; {len(found.points)} runs"

@@ -1,9 +1,9 @@
-"""The fewest GPUs that serve so many requests a second within bounds: layouts, replicas, pools of prefill and decode.
+"""The fewest GPUs that serve so many requests a second within bounds: layouts, replicas, prefill apart.
 
-One replica of each layout is run at its share of the rate; replicas are doubled until the bounds are met, and halved
-back. Of the layouts that meet them with fewest GPUs, pools with prefill apart are run on as many GPUs and fewer. The
-best are run whole, behind the spec's router. Every run is a point of tokens a second and GPU over tokens a second and
-user.
+One replica of each layout is run at its share of the rate; replicas are doubled until the bounds are met, and
+halved back. Of the layouts that meet them with fewest GPUs, pools with prefill apart are run on as many GPUs and
+fewer. The best are run whole, behind the router. Every run is a point of tokens a second and GPU over tokens
+a second and user.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class Point:
     @property
     def name(self) -> str:
         """Return replicas and layout in words."""
-        return self.layout.name if "disaggregated" in self.layout.keys else f"{self.replicas} × ({self.layout.name})"
+        return (
+            self.layout.name if "disaggregated" in self.layout.keys else f"{self.replicas} × ({self.layout.name})"
+        )
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class ServerPlan:
 
     @property
     def frontier(self) -> list[Point]:
-        """Points that no other beats both in tokens a second and GPU and for a user, the fastest for users last."""
+        """Points that no other beats both for GPUs and for users, the fastest for users last."""
         best, found = -1.0, []
         for point in sorted(self.points, key=lambda one: -one.user_tokens_per_s):
             if point.tokens_per_s / point.gpus > best:
