@@ -13,6 +13,7 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.catalog.price_book import price_book
 from fabrictwin.cli import main
 from fabrictwin.cluster.spec.spec import Spec, load_spec
+from fabrictwin.serving.config.server import serving_section
 from fabrictwin.serving.predict import predict
 from fabrictwin.study.servers.fabrics import compare_server, verdict
 from fabrictwin.study.servers.layouts import layouts
@@ -57,9 +58,8 @@ def test_the_frontier_is_beaten_by_nothing(planned: tuple[Spec, ServerPlan]) -> 
 
 
 def test_layouts_are_those_that_fit(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, {"model": str(MODELS / "llama-3-70b.json"), "max_num_batched_tokens": 2048}, hosts=2)
-    from fabrictwin.serving.config.server import serving_section
-
+    large = {"model": str(MODELS / "llama-3-70b.json"), "max_num_batched_tokens": 2048, "max_model_len": 4096}
+    spec = spec_of(tmp_path, large, hosts=2)
     names = [one.name for one in layouts(spec, serving_section(spec))]
     # 141 GB of weights are on no single GPU of 80
     assert names == ["TP 2", "TP 4", "TP 8", "TP 16", "TP 8 × PP 2"]
@@ -69,8 +69,11 @@ def test_an_objective_that_nothing_meets_says_what_comes_nearest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = server_spec(tmp_path, {"max_num_batched_tokens": 4096})
-    assert main(["plan", str(path), "--tpot", "1ms"]) == 1
-    assert "no layout of 8 GPUs meets it; nearest:" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="1"):
+        main(["plan", str(path), "--tpot", "1ms"])
+    head, _, nearest = capsys.readouterr().out.partition("no layout of 8 GPUs meets it; nearest:")
+    assert "90% of them within TPOT 1 ms" in head
+    assert nearest.splitlines()[3].split()[:4] == ["1", "×", "(TP", "8)"]
 
 
 def test_bounds_are_asked_for_and_rates_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

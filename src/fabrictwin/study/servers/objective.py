@@ -46,6 +46,10 @@ class Objective:
         times = latencies(found.served)
         return float(np.mean((times.ttft <= self.ttft_s) & (times.tpot <= self.tpot_s)))
 
+    def excess(self, ttft_s: float, tpot_s: float) -> float:
+        """Return the larger of both latencies over its bound."""
+        return max(ttft_s / self.ttft_s, tpot_s / self.tpot_s)
+
     def at_share(self, values: Floats) -> float:
         """Return the value that as many requests stay below as are to meet the bounds."""
         return float(np.percentile(values, 100 * self.share)) if len(values) else 0.0

@@ -39,7 +39,8 @@ def _shown(found: ServerPlan, top: int) -> list[Point]:
     """Return the points to print: those that meet the objective, or else those that come nearest."""
     if found.ranked:
         return list(found.ranked[:top])
-    return sorted(found.points, key=lambda one: (-one.met, one.gpus))[: min(3, top)]
+    aim = found.objective
+    return sorted(found.points, key=lambda one: aim.excess(one.ttft_s, one.tpot_s))[: min(3, top)]
 
 
 def plan_text(found: ServerPlan, prices: Prices, *, top: int = 10) -> str:
