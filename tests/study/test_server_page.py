@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.servers import MODELS, server_spec
 
 from fabrictwin.catalog.price_book import price_book
 from fabrictwin.cli import main
@@ -16,21 +17,6 @@ from fabrictwin.serving.predict import predict
 from fabrictwin.serving.report.token_time import token_time
 from fabrictwin.study.servers.gains import as_it_is, gains
 from fabrictwin.study.servers.token_cost import Prices
-
-MODELS = Path(__file__).parents[2] / "examples/models"
-
-
-def server_spec(folder: Path, serving: dict[str, Any] | None = None, *, hosts: int = 1, **benchmark: Any) -> Path:
-    section = {"model": str(MODELS / "llama-3-8b.json"), "release": "0.19", **(serving or {})}
-    asked = {"num_prompts": 30, "request_rate": 20, "random_input_len": 400, "random_output_len": 30}
-    section["benchmark"] = {**asked, **benchmark}
-    cluster = {
-        "hosts": {"type": "dgx-h100", "count": hosts},
-        "network": {"technology": "infiniband", "topology": {"kind": "rail-optimised"}, "switch": "qm9700"},
-    }
-    path = folder / "server.yaml"
-    path.write_text(json.dumps({"schema": 1, "name": "s", "cluster": cluster, "workload": {"serving": section}}))
-    return path
 
 
 def spec_of(folder: Path, serving: dict[str, Any] | None = None, **more: Any) -> Spec:

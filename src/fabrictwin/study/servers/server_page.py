@@ -144,14 +144,14 @@ class _Intervals:
         return tuple(zip(middle.tolist(), values.tolist(), strict=True))
 
     def _sum(self, name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """A count of steps, by interval."""
+        """Return a count of steps, by interval."""
         found = np.zeros(self._count)
         for one in self._replicas:
             np.add.at(found, self._place(one), self._column(one, name))
         return found
 
     def _held(self, name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """What the last step of each interval left, summed over replicas; the one before where none ran."""
+        """Return what each interval's last step left, summed over replicas; the one before where none ran."""
         whole = np.zeros(self._count)
         for one in self._replicas:
             place, values = self._place(one), self._column(one, name)
