@@ -8,8 +8,8 @@ the norm, and NCCL's symmetric memory, off by default.
 
 Times are one formula a way: a base, a part for every rank or hop, and bytes over a rate. Constants were fitted to
 NVIDIA's measurements in aiconfigurator's database (Apache-2.0): the custom kernel in CUDA graphs, nccl-tests
-without host time. Calls of the custom kernel on GB200 and GB300 were measured up to 3 us shorter under vLLM 0.14 and
-0.19 than under 0.24, which is left out. Symmetric memory is taken to be as fast as NCCL, which no measurement
+without host time. Calls of the custom kernel on GB200 and GB300 were measured up to 3 us shorter under vLLM 0.14
+and 0.19 than under 0.24, which is left out. Symmetric memory is taken to be as fast as NCCL, which no measurement
 supports or denies.
 """
 
