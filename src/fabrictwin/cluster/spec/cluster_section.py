@@ -169,6 +169,10 @@ def _of_its_technology(network: Any) -> Any:
         raise ValueError(
             "got congestion_control on Ethernet, expected it only on InfiniBand; run.packet has control"
         )
+    if network.ipoib is not None and network.technology != "infiniband":
+        raise ValueError(
+            "got ipoib on Ethernet, expected it only on InfiniBand: hosts there have Ethernet interfaces"
+        )
     return network
 
 
@@ -186,6 +190,7 @@ class Network(Model):
     routing: Routing = Routing()
     qos: Qos | None = None  # Ethernet
     congestion_control: CongestionControl | None = None  # InfiniBand
+    ipoib: Literal["datagram", "connected"] | None = None  # InfiniBand; of hosts' interfaces in `exec --netns`
 
     _fitting = model_validator(mode="after")(_of_its_technology)
 
