@@ -115,11 +115,12 @@ def _set_up(control: socket.socket, settings: Settings) -> None:
     mask = (0xFFFFFFFF << (32 - settings.prefix) & 0xFFFFFFFF).to_bytes(4, "big")
     for request, value in (
         (_MTU, struct.pack("=i", settings.mtu)),
-        (_QUEUE, struct.pack("=i", _QUEUE_PACKETS)),
         (_ADDRESS, _socket_address(settings.ip)),
         (_NETMASK, _socket_address(mask)),
     ):
         fcntl.ioctl(control, request, _request(settings.name, value))
+    with contextlib.suppress(PermissionError):  # the machine's root alone may, not a namespace's
+        fcntl.ioctl(control, _QUEUE, _request(settings.name, struct.pack("=i", _QUEUE_PACKETS)))
     for name in ("lo", settings.name):
         flags = struct.unpack_from("=H", fcntl.ioctl(control, _GET_FLAGS, _request(name)), _NAME_BYTES)[0]
         fcntl.ioctl(control, _FLAGS, _request(name, struct.pack("=H", flags | _UP)))
