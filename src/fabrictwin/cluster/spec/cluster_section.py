@@ -162,6 +162,9 @@ class Topology(Model):
         return self
 
 
+IpoibMode = Literal["datagram", "connected"]
+
+
 def _of_its_technology(network: Any) -> Any:
     if network.qos is not None and network.technology != "ethernet":
         raise ValueError("got qos on InfiniBand, expected it only on Ethernet: credits need none")
@@ -190,7 +193,7 @@ class Network(Model):
     routing: Routing = Routing()
     qos: Qos | None = None  # Ethernet
     congestion_control: CongestionControl | None = None  # InfiniBand
-    ipoib: Literal["datagram", "connected"] | None = None  # InfiniBand; of hosts' interfaces in `exec --netns`
+    ipoib: IpoibMode | None = None  # InfiniBand; of hosts' interfaces in `exec --netns`
 
     _fitting = model_validator(mode="after")(_of_its_technology)
 
@@ -258,6 +261,7 @@ class DiscoveredCluster(Model):
     mtu: Mtu = MTU
     routing: Routing = Routing()
     congestion_control: CongestionControl | None = None
+    ipoib: IpoibMode | None = None
 
 
 def _number64(value: object) -> object:
@@ -397,6 +401,7 @@ class ExplicitCluster(Model):
     routing: Routing = Routing()
     qos: Qos | None = None  # Ethernet
     congestion_control: CongestionControl | None = None  # InfiniBand
+    ipoib: IpoibMode | None = None  # InfiniBand
 
     _fitting = model_validator(mode="after")(_of_its_technology)
 

@@ -85,9 +85,8 @@ def run(
             stack.enter_context(record(capture.path, at=at, snaplen=snaplen, world=server.world))
         hosts = None
         if netns:
-            network = spec.cluster.network if isinstance(spec.cluster, GeneratedCluster) else None
-            mode = network and network.ipoib
-            hosts = Hosts(server, [program.host for program in programs], mode or "datagram")
+            network = spec.cluster.network if isinstance(spec.cluster, GeneratedCluster) else spec.cluster
+            hosts = Hosts(server, [program.host for program in programs], network.ipoib or "datagram")
             stack.callback(hosts.close)
         server.warm_up()
         before = time.monotonic()
