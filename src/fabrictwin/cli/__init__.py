@@ -32,6 +32,7 @@ from fabrictwin.base.version import __version__
 # A command is a click command of its own name, in the module named here; adding one is one line here.
 COMMANDS = {
     "init": ("predict.init", "Write the bundled examples, to begin with."),
+    "warm": ("predict.warm", "Compile the engines before the first run needs them."),
     "run": ("predict.run", "Predict what a job gets on a cluster."),
     "plan": ("predict.plan", "Search for the fastest layout of a job that fits."),
     "calibrate": ("predict.calibrate", "Fit constants to measurements of one's own."),

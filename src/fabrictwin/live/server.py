@@ -24,7 +24,7 @@ from fabrictwin.base import interrupt
 from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base.changes import TimedChange
-from fabrictwin.engines.base.messages import Message, Opcode
+from fabrictwin.engines.base.play import compile_messages
 from fabrictwin.live import sysfs, wire
 from fabrictwin.live.client import Client
 from fabrictwin.live.clock.clock_page import write_processors
@@ -90,12 +90,7 @@ class Server:
     def warm_up(self) -> None:
         """Have the engine's kernels compiled, on an engine of its own: programs would wait for them otherwise."""
         twin = self.world.twin
-        engine = Twin(twin.blueprint).start_engine(self.engine)
-        flow = engine.open(0, 0)
-        for size in (8, 1 << 16):
-            engine.send(flow, Message(size, Opcode.WRITE))
-        while engine.advance().events:
-            pass
+        compile_messages(Twin(twin.blueprint).start_engine(self.engine))
         self.clock.begin()
 
     # ------------------------------------------------------------------ the loop

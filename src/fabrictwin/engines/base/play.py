@@ -9,6 +9,7 @@ from fabrictwin.base.arrays import I32
 from fabrictwin.base.errors import InvariantError
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.engine import Engine
+from fabrictwin.engines.base.messages import Message, Opcode
 from fabrictwin.program.program import Program
 from fabrictwin.trace.trace import Trace
 
@@ -54,3 +55,12 @@ def play(
         end_op_ps=ended - began,
         counters=moved,
     )
+
+
+def compile_messages(engine: Engine) -> None:
+    """Send a short and a longer message on an engine without a flow, so that its kernels are compiled."""
+    flow = engine.open(0, 0)
+    for size in (8, 1 << 16):
+        engine.send(flow, Message(size, Opcode.WRITE))
+    while engine.advance().events:
+        pass
