@@ -30,7 +30,7 @@ def warm(stage: Stage = silent) -> Path:
         compile_messages(Twin(build(jobs[0].cluster, spec=jobs[0])).start_engine(fidelity))
     from numba import config  # heavy to import; the kernels have set its folder
 
-    return Path(config.CACHE_DIR)
+    return Path(config.CACHE_DIR)  # type: ignore[attr-defined]  # numba sets its attributes one by one
 
 
 def small_jobs() -> Iterator[Spec]:
