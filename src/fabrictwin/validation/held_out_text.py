@@ -58,7 +58,8 @@ def held_out_text(found: list[HeldOut], counted: Freedom) -> str:
         )
     lines.append(
         f"  {counted.constants} constants were fitted to {counted.fitted_rows} rows;"
-        f" {counted.judging_rows} others judge them"
+        f" {counted.judging_rows} others judge them;"
+        f" {counted.shares} shares of GPUs and frameworks, with priors, to all rows but those left out"
     )
     lines += ["", *_coverage_lines()]
     return "\n".join(lines) + "\n"
