@@ -162,27 +162,27 @@ class Fitter:
 
     @cached_property
     def tilted(self) -> list[Tilted]:
-        """Rows around the catalog's shares."""
+        """Rows that shares are fitted to, around the catalog's: those on which no constant of single rows acts."""
         self.stage("rows at two shares")
-        return tilted(self.measurements, self.cases, self.answers)
+        declared = [(of, name) for of, one in self.declared() for name in one.constants]
+        rows = [
+            case
+            for case in self.cases
+            if not any(case.row.set == of and acts_on(name, case) for of, name in declared)
+        ]
+        return tilted(self.measurements, rows, self.answers)
 
-    def shares(self, out: str = "", touched: Iterable[tuple[str, Calibrated]] = ()) -> StepShares:
-        """Shares fitted to rows of all hardware but `out`, and to none on which a constant of `touched` acts."""
-        acting = [(of, name) for of, one in touched for name in one.constants]
-        return fit_shares(
-            row
-            for row in self.tilted
-            if row.case.hardware != out
-            and not any(row.case.row.set == of and acts_on(name, row.case) for of, name in acting)
-        )
+    def shares(self, out: str = "") -> StepShares:
+        """Shares fitted to rows of all hardware but `out`."""
+        return fit_shares(row for row in self.tilted if row.case.hardware != out)
 
     def without(self, out: str) -> tuple[Fitter, list[Fitted]]:
         """(rows with the shares, and constants, that are fitted without a hardware)."""
-        own = {(case.row.set, case.row.row) for case in self.cases if case.hardware == out}
-        touched = [(of, one) for of, one in self.declared() if any((of, row) in own for row in one.rows)]
-        shares = self.shares(out, touched)
+        shares = self.shares(out)
         cases = [shared(self.measurements, case, shares) for case in self.cases]
         found = Fitter(self.measurements, cases, self.answers, self.stage)
+        own = {(case.row.set, case.row.row) for case in self.cases if case.hardware == out}
+        touched = [(of, one) for of, one in self.declared() if any((of, row) in own for row in one.rows)]
         return found, [found.fit(of, one, out) for of, one in touched]
 
     def families(self) -> list[str]:
