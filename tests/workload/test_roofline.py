@@ -17,7 +17,7 @@ from fabrictwin.cluster.spec.spec import load_spec
 from fabrictwin.validation.published_data import find_data, read_data
 from fabrictwin.validation.training_cases import cases
 from fabrictwin.validation.training_judge import judge
-from fabrictwin.workload.job.workload_section import Workload
+from fabrictwin.workload.job.workload_section import Training, Workload
 from fabrictwin.workload.layers import flash_attention as flash
 from fabrictwin.workload.layers.attention import AttentionBlock
 from fabrictwin.workload.layers.feedforward import MlpBlock
@@ -316,6 +316,11 @@ def test_a_share_is_that_of_the_gpu_and_the_framework():
     data = read_data(find_data())
     used = {found.settings.get("software") for found in data.texts.sets.values() if not found.unknown}
     assert used == set(shares.software)
+
+
+def test_a_framework_that_is_not_known_is_named():
+    with pytest.raises(ValueError, match=r"got 'nemmo', expected one of .*, did you mean 'nemo'"):
+        Training.model_validate({"model": {"a": 1}, "sequence": 8, "micro_batches": 1, "software": "nemmo"})
 
 
 @pytest.mark.second

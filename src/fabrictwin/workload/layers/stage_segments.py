@@ -86,7 +86,7 @@ class Segments:
             forward.extend(self._mlp.forward(load))
         if recompute == "full" and attends:
             backward.extend(self._attention.forward("recompute"))
-        if thinks and recompute == "full" and self.job.training.recompute_ends_early and not load:
+        if thinks and recompute == "full" and self.job.training.recompute_ends_early:
             backward.extend(self._mlp.forward_until_down())
         elif thinks and (recompute == "full" or (load and "experts" in self.job.training.recompute_modules)):
             backward.extend(self._mlp.forward(load, "recompute"))

@@ -361,10 +361,9 @@ class Model:
     ) -> tuple[int, int]:
         """(model FLOPs, hardware FLOPs) of a step: backward is twice forward, recomputation repeats forwards.
 
-        With `ends_early` whole layers are repeated up to the last product of dense MLPs.
+        With `ends_early` dense layers are repeated up to their last product.
         """
-        dense = self.kinds.get("-", 0) if self.pattern else self.layers - self.sparse_layers
-        last = 2 * tokens * dense * self.mlp_linears(self.ffn)[-1].weights if ends_early else 0
+        last = 2 * tokens * self.layers * self.mlp_linears(self.ffn)[-1].weights if ends_early else 0
         model = 3 * self.forward_flops(tokens, sequence)
         again = {
             "none": 0,
