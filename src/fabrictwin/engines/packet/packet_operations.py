@@ -86,7 +86,7 @@ class PacketOperations:
                 begin[i] = end[i] = tasks.add(s.DELAY, 0, 0, int(operations.duration_ps[i]))
             else:
                 at = int(operations.communication[i])
-                begin[i] = tasks.add(s.DELAY, 0, 0, communications[at].base_ps)
+                begin[i] = tasks.add(s.DELAY, 0, 0, communications[at].costs.base_ps)
                 lasts = self._expand(tasks, communications[at], expanded[at], guided[at], rank_node, int(begin[i]))
                 end[i] = tasks.add(s.DELAY, 0, 0, 0)
                 tasks.after += [(int(end[i]), last) for last in (lasts or [int(begin[i])])]
@@ -162,7 +162,7 @@ class PacketOperations:
         return PacketSize(hops, messages, int(memory))
 
     def _level(self, communication: Communication) -> int | None:
-        level = communication.service_level
+        level = communication.transport.service_level
         return self._service_levels.get(communication.name) if level is None else level
 
     def _communicator(self, communication: Communication, channel: int) -> int:
@@ -195,7 +195,7 @@ class PacketOperations:
         """Add messages of one communication; returns the tasks that end it."""
         lasts: list[int] = []
         level = self._level(communication)
-        wire, data = communication.wire_bytes, communication.data_bytes
+        wire, data = communication.transport.wire_bytes, communication.transport.data_bytes
         for c, sends in enumerate(channels):
             done: list[list[int]] = []  # tasks at the end of each send
             awaited = np.zeros(len(sends), bool)
@@ -206,7 +206,7 @@ class PacketOperations:
             for k in range(len(sends)):
                 ends = int(sends.source[k]), int(sends.target[k])
                 if ends not in routes:
-                    guide, cost = guided[c, *ends] if guided else (None, communication.step_cost_ps)
+                    guide, cost = guided[c, *ends] if guided else (None, communication.costs.step_ps)
                     key = (own, int(rank_node[ends[0]]), int(rank_node[ends[1]]), c, level, guide)
                     routes[ends] = self.routes[key], cost
                 route, cost = routes[ends]

@@ -305,6 +305,6 @@ def prepare(
     from fabrictwin.nccl.tuning.tuner import tuner
 
     communicator = initialise(twin, rank_node, settings=settings, version=str(settings.release), strict=False)
-    sockets = communicator.network == SOCKET
+    sockets = communicator.network.name == SOCKET
     modelled = packet_options(packet, twin.fabric.technology, settings, seed=seed, sockets=sockets)
     return Run(options, communicator, tuner(communicator), modelled, corrections)
