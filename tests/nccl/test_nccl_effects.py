@@ -320,7 +320,7 @@ def test_socket_ifname() -> None:
 def test_service_level_and_traffic_class(technology: str, variables: dict[str, str], level: int | None) -> None:
     """Their effect on time is a matter of packets: test_nccl_packet."""
     found = initialise(twin(technology=technology), 16, settings=read_settings(variables), version="2.27")
-    assert Lowering(found)(Task("send_recv", MIB)).service_level == level
+    assert Lowering(found)(Task("send_recv", MIB)).transport.service_level == level
 
 
 def test_what_is_not_felt_is_named() -> None:

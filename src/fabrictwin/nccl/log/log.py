@@ -69,7 +69,7 @@ class Processes:
         return str(fabric.host_names[fabric.node_host[node]])
 
     def first_of_process(self, rank: int) -> bool:
-        """Is it the rank that its process starts with?"""
+        """Return true of the rank that its process starts with."""
         return int(self.communicator.placement.local_rank[rank]) % self.per_process == 0
 
 

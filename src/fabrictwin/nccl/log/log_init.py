@@ -85,7 +85,7 @@ class Scene:
         return [first + view.system.devices[net].index for net in view.table.nets]
 
     def has(self, cause: str, rank: int) -> bool:
-        """Is that wrong with a rank's host?"""
+        """Return true if that is wrong with a rank's host."""
         return has(self.communicator.network.causes.get(self.host(rank), ()), cause) is not None
 
     def pointer(self, rank: int) -> str:

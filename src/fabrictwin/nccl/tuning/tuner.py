@@ -211,7 +211,7 @@ def check(call: Call) -> None:
 
 
 def _able(call: Call, algorithm: Algorithm, shape: CommunicatorShape, known: Constants) -> bool:
-    """Can an algorithm do this operation on this type here?"""
+    """Return true if an algorithm can do this operation on this type here."""
     rules = known.rules
     gather = call.collective in GATHERS
     reduces = call.collective != "AllGather"
