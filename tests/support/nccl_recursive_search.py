@@ -64,12 +64,8 @@ class RecursiveSearch(Search):
         from_gpu = devices[a].kind == Kind.GPU
         if path.type == PathType.PHB and from_gpu:
             passed = (devices[links[number].to] for number in path.links)
-            intel = [
-                d
-                for d in passed
-                if d.kind == Kind.CPU and (d.cpu.arch, d.cpu.vendor) == ("x86_64", "GenuineIntel")
-            ]
-            if intel:
+            chips = [d.cpu for d in passed if d.kind == Kind.CPU]
+            if any((chip.arch, chip.vendor) == ("x86_64", "GenuineIntel") for chip in chips):
                 overhead = _INTEL_OVERHEAD
         hops = []
         for number in path.links:
