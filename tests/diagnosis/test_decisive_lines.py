@@ -10,7 +10,7 @@ from support.cluster_prints import PREFIXES, coloured, interleaved, prefixed, re
 from fabrictwin.diagnosis.causes import CAUSES
 from fabrictwin.diagnosis.diagnose import Diagnosis, judged
 from fabrictwin.diagnosis.finding import Severity
-from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of, mechanisms, xids
+from fabrictwin.diagnosis.mechanisms.table import HARMLESS, alternatives, mechanism_of, mechanisms, xids
 from fabrictwin.diagnosis.readers.reading import read_text
 
 
@@ -59,6 +59,22 @@ RIGHT = [
     ("container-runtime", "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1\n"),
     ("settings-rejected", "ValueError: 40 heads must be divisible by tensor parallel size (16).\n"),
     ("gpu-hardware", "[ 9.1] amdgpu 0000:68:00.0: uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!\n"),
+    ("efa-unreachable", "n1:5:9 [2] nccl_net_ofi: NCCL WARN NET/OFI completion error: Unreachable remote, peer 10.0.0.2\n"),
+    ("adapter-limits", "[7.1] mlx5_0: CREATE_QP failed, status limits exceeded (0x8)\n"),
+    ("locked-memory", "[n1:3] ib_md.c ERROR ibv_reg_mr(len 4096) failed: Cannot allocate memory, set max locked memory\n"),
+    ("sharp-failed", "[n1:0] ERROR SHARP job: no valid tree for the Streaming tree lock failed\n"),
+    ("pod-network", "Warning FailedCreatePodSandBox: error adding pod a_b to CNI network \"multus\": Link not found\n"),
+    ("driver-build", "No DOCA driver found for kernel 6.1.0-1\n"),
+    ("virtual-function", "E0102 1 server.go:9] no devices in device pool, skipping the server for nic_a\n"),
+    ("resource-unavailable", "slurmd: error: node n1: gres/gpu: Count changed on node (7 != 8)\n"),
+    ("host-settings", "ERROR: GDRCopy needs the parameter PeerMappingOverride=1 of the driver\n"),
+    ("launch-failed", "slurmd: error: Invalid job credential from 1001@n2\n"),
+    ("storage-error", "OSError: [Errno 116] Stale file handle\n"),
+    ("settings-rejected", "(Core pid=2) ERROR 01-02 12:00:01 [core.py:9] ValueError: tensor size 4 exceeds available GPUs (2)\n"),
+    ("program-error", "(Core pid=2) ERROR 01-02 12:00:01 [core.py:9] ValueError: the widget is round\n"),
+    ("gpu-architecture", "n1:5:9 [1] enqueue.cc:12 NCCL WARN Cuda failure 'named symbol not found'\n"),
+    ("host-memory", "ray: worker was killed due to memory pressure on node 10.0.0.7\n"),
+    ("node-failed", "The node with IP 10.0.0.7 has been marked dead because it missed too many heartbeats\n"),
 ]  # fmt: skip
 
 
@@ -115,6 +131,9 @@ HARMLESS_LINES = [
     "Xid errors: 0, failed: 0",
     "You can override this policy by setting the btl_openib_allow_ib MCA parameter",
     "UserWarning: this will be removed in a future release, error handling changes",
+    "libfabric:9:core:core:fi_getinfo_():12<warn> fi_getinfo: provider ofi_rxm returned -61 (No data available)",
+    "libfabric:9:mrail:core:parse():7<info> unable to read the variable",
+    "n1:1:2 [0] ras/ras.cc:77 NCCL WARN RAS failed to bind its socket",
 ]
 
 
@@ -164,6 +183,32 @@ def test_rows_of_tracebacks_are_no_messages():
     found = answer(text + "KeyError: 'x'\n")
     assert [one.id for one in found.findings] == ["program-error"]
     assert re.match("KeyError", found.findings[0].seen)
+
+
+def test_a_pattern_begins_where_a_word_does():
+    assert alternatives("a|(b|c)d|[|]e") == ["a", "(b|c)d", "[|]e"]
+    one = mechanism_of("posix_fallocate: the region does not fit")
+    assert one is not None
+    assert one.cause == "shared-memory"  # not of a verb that allocates
+
+
+def test_a_call_of_nccl_that_failed_without_a_warning_is_asked_about_by_its_file():
+    text = "n1:1:2 [0] NCCL INFO transport/net_ib.cc:282 -> 2\nn1:1:2 [0] NCCL INFO init.cc:12 -> 2\n"
+    found = answer(text)
+    assert [(one.id, one.severity) for one in found.findings] == [("gid-unreachable", Severity.QUESTION)]
+    assert found.to_collect
+    assert not answer(text.replace("-> 2", "-> 0")).findings
+
+
+def test_ranks_of_the_watchdog_that_are_behind_are_named():
+    def at(rank, number):
+        return timed_out(rank, "ALLREDUCE").replace("SeqNum=7", f"SeqNum={number}")
+
+    tie = answer(at(0, 7) + at(1, 8)).findings[0]
+    assert (tie.id, tie.object) == ("rank-late", "rank 0")
+    most = answer(at(0, 7) + at(1, 7) + at(2, 8)).findings[0]
+    assert (most.id, most.object) == ("rank-late", "ranks 0-1")
+    assert most.confidence < tie.confidence
 
 
 def test_the_surest_mechanism_holds_where_a_line_fits_several():

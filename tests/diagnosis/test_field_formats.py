@@ -278,9 +278,45 @@ def test_a_gid_index_is_held_against_the_table_of_gids(index, cause):
     [
         "Nov 05 13:55:26 n1 systemd[1]: nvidia-fabricmanager.service: Control process exited, status=1/FAILURE",
         "Job for nvidia-fabricmanager.service failed because the control process exited with error code.",
-        "n1 nvidia-fabricmanager-start.sh[47]: request to query NVSwitch device information from NVSwitch driver "
-        "failed with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]",
     ],
 )
 def test_a_fabric_manager_that_does_not_start_is_told(text):
     assert first(text) == "fabric-manager"
+
+
+def test_a_fabric_manager_that_has_no_switches_is_no_fault_of_its_own():
+    text = (
+        "n1 nvidia-fabricmanager-start.sh[47]: query of NVSwitches failed: Nothing to do [NV_WARN_NOTHING_TO_DO]"
+    )
+    assert first(text) == "fabric-manager-unneeded"
+
+
+def test_an_interface_of_ethernet_that_is_down_is_told_and_one_of_infiniband_is_not():
+    down = "mlx5_3 port 1 ==> net1 (Down)\n"
+    assert first(down) == "port-down"
+    assert first("mlx5_3 port 1 ==> ib3 (Down)\n") == ""
+    other = [one.severity.name for one in answer(down + "mlx5_4 port 1 ==> net2 (Up)\n").findings]
+    assert other == ["NOTE"]
+
+
+PERFTEST_GIDS = """\
+                    RDMA_Write BW Test
+ Dual-port       : OFF\t\tDevice         : mlx5_2
+ Link type       : {layer}
+ local address: LID 0000 QPN 0x00aa PSN 0x12
+ GID: {gid}
+ remote address: LID 0000 QPN 0x00ab PSN 0x34
+ GID: 00:00:00:00:00:00:00:00:00:00:255:255:10:00:00:02
+"""
+
+
+@pytest.mark.parametrize(
+    ("layer", "gid", "cause"),
+    [
+        ("Ethernet", ":".join(["00"] * 16), "rdma-namespace"),
+        ("IB", ":".join(["00"] * 16), ""),
+        ("Ethernet", "00:00:00:00:00:00:00:00:00:00:255:255:10:00:00:01", ""),
+    ],
+)
+def test_perftest_with_a_gid_of_zeros_over_ethernet_is_told(layer, gid, cause):
+    assert first(PERFTEST_GIDS.format(layer=layer, gid=gid)) == cause

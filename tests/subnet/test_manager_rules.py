@@ -192,7 +192,7 @@ def test_what_happened_is_put_side_by_side():
     assert Incident([(0, "cut leaf-0/1"), (5, "off spine-0")]).what == "cut leaf-0/1, off spine-0"
 
 
-@pytest.mark.parametrize(("length", "counted"), [(24, 24), (120, 120), (256, 256), (257, 248), (6000, 248)])
+@pytest.mark.parametrize(("length", "counted"), [(24, 24), (120, 120), (184, 184), (185, 184), (6000, 184)])
 def test_a_table_that_is_handed_over_whole_ends_with_its_last_whole_record(length, counted):
     """OpenSM hands tables over uncut, with the length of all; records of 64 bytes follow 56 bytes of headers."""
     mad = SaMad(method=Method.GET_TABLE_RESP, attribute=0x35, attribute_offset=8).encode()

@@ -119,6 +119,17 @@ def test_a_tool_runs_clean_under_the_twins_manager(under_twin, command):
     assert under_twin.tool(*filled(under_twin, command)).strip() or command[0] == "ibqueryerrors"
 
 
+@pytest.mark.parametrize("who", ["under_opensm", "under_twin"])
+def test_records_that_a_tool_reads_are_all_written(who, request, monkeypatch):
+    """libumad2sim leaves the end of a datagram as it found the memory; here it finds 0xE5."""
+    up: Up = request.getfixturevalue(who)
+    monkeypatch.setenv("MALLOC_PERTURB_", "26")
+    lids = re.findall(r"[sd]lid\.+(\S+)", up.tool("saquery", "-p", "--slid", up.lid("host-5/mlx5_0")))
+    assert len(lids) == 4
+    assert {int(lid, 0) for lid in lids} <= {up.state.lid(up.state.end_slot(m)) for m in range(len(up.state.guid))}
+    up.tool("ibqueryerrors")
+
+
 def test_what_ibnetdiscover_prints_imports_as_the_same_cluster(under_opensm):
     printed = under_opensm.folder / "net.txt"
     printed.write_text(under_opensm.tool("ibnetdiscover"))

@@ -86,11 +86,13 @@ def torchrun(
     `arguments` are torchrun's: its options, the script, and the script's own. `save` keeps the captured job.
     Raises ConfigError, SimulatedError where the program fails.
     """
+    from fabrictwin.torch.device.cluster_gpu import cluster_gpu
     from fabrictwin.torch.rank_record import read_records
     from fabrictwin.workload.captured.captured_file import write_captured
 
     asked, tell = load(spec), stage or silent
     _need_torch("torchrun")
+    environment = cluster_gpu(asked)[2]
     at = script_place(arguments)
     script = Path(arguments[at])
     if not script.is_file():
@@ -99,7 +101,7 @@ def torchrun(
         bootstrap = str(Path(__file__).parents[1] / "torch" / "run_program.py")
         command = [sys.executable, "-m", "torch.distributed.run", *arguments[:at], bootstrap, *arguments[at:]]
         tell(f"running {script.name}")
-        _run_watched(command, Path(folder), script.name)
+        _run_watched(command, Path(folder), script.name, environment)
         tell("reading what it did")
         job = read_records(Path(folder), script.stem)
         kept = Path(folder) / "job.json" if save is None else Path(save)
@@ -150,18 +152,22 @@ LOOK_EVERY_S = 0.5
 END_S = 20.0  # that torchrun gets to end its workers
 
 
-def _run_watched(command: list[str], folder: Path, name: str) -> None:
-    """Run torchrun, and end it where its ranks disagree. Raises SimulatedError."""
+def _run_watched(command: list[str], folder: Path, name: str, environment: Mapping[str, str]) -> None:
+    """Run torchrun, and end it where its ranks disagree or none can go on. Raises SimulatedError."""
     from fabrictwin.torch.call_log import CallLogs
 
     logs = CallLogs(folder)
-    with subprocess.Popen(command, env={**os.environ, "FABRICTWIN_TORCH_OUT": str(folder)}) as running:
-        wrong = None
+    variables = {**os.environ, **environment, "FABRICTWIN_TORCH_OUT": str(folder)}
+    with subprocess.Popen(command, env=variables) as running:
+        wrong = hung = before = None
         try:
-            while running.poll() is None and wrong is None:
+            while running.poll() is None and wrong is None and hung is None:
                 with suppress(subprocess.TimeoutExpired):
                     running.wait(LOOK_EVERY_S)
                 wrong = logs.disagreement()
+                stuck = logs.hang()
+                # files are read one after the other: what stands in two looks stood at one time
+                hung, before = (stuck if stuck == before else None), stuck
         finally:
             if running.poll() is None:
                 running.terminate()
@@ -171,6 +177,8 @@ def _run_watched(command: list[str], folder: Path, name: str) -> None:
                     running.kill()
     if wrong is not None:
         raise SimulatedError("ranks disagree", name, wrong)
+    if hung is not None:
+        raise SimulatedError("hangs", name, hung)
     if running.returncode:
         lost = logs.missing()
         detail = f"{lost}; " if lost else ""

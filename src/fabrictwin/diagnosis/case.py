@@ -40,10 +40,11 @@ class Case:
         if placed:
             # a file may hold jobs of one host each, of many hosts
             return max(*placed, over)
-        hosts = {fact.subject.host for fact in self.of("bench.gpu", "nccl.start", "nccl.bootstrap")}
+        began = self.of("nccl.start", "nccl.complete")
+        hosts = {fact.subject.host for fact in [*began, *self.of("bench.gpu", "nccl.bootstrap", "nccl.network")]}
         # a log of some ranks shows their hosts alone
-        ranks = max((int(fact.parts[1] or 0) for fact in self.of("nccl.start")), default=0)
-        shown = {fact.subject for fact in self.of("nccl.start")}
+        ranks = max((int(fact.parts[1] or 0) for fact in began), default=0)
+        shown = {fact.subject for fact in began}
         if len(hosts) < 2 and not self.of("bench.gpu") and max(len(shown), MOST_OF_A_HOST) < ranks:
             return max(over, 2 if ranks > 2 * MOST_OF_A_HOST else 0)
         return max(len(hosts - {""}), over)

@@ -27,6 +27,14 @@ from fabrictwin.workload.captured.captured_file import MOST_RANKS
 from fabrictwin.workload.captured.captured_job import Collective, Compute, Message, Operation
 
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+# categories up to PyTorch 1.11, and what later releases call them
+BEFORE = {
+    "Kernel": "kernel",
+    "Memcpy": "gpu_memcpy",
+    "Memset": "gpu_memset",
+    "Runtime": "cuda_runtime",
+    "Operator": "cpu_op",
+}
 PS_PER_US = 1_000_000
 _NO_SIZE = "the trace does not say its bytes: its measured time stays"
 
@@ -58,7 +66,11 @@ def read(data: Mapping[str, Any], file: str) -> RankTrace:
     if not 0 <= trace.rank < trace.world <= MOST_RANKS:
         raise ConfigError(f"is of rank {trace.rank} of {trace.world}", file=file, key="distributedInfo")
     _groups(info.get("pg_config"), trace)
-    events = [event for event in data["traceEvents"] if isinstance(event, Mapping) and event.get("ph") == "X"]
+    events = [
+        {**event, "cat": BEFORE[event["cat"]]} if str(event.get("cat")) in BEFORE else event
+        for event in data["traceEvents"]
+        if isinstance(event, Mapping) and event.get("ph") == "X"
+    ]
     kernels = _kernels(events)
     if kernels:
         _play(kernels, events, trace)

@@ -1,13 +1,16 @@
 """The c10d backend `fabrictwin`: bytes by gloo, every call recorded with its group and its size as NCCL counts it.
 
-A subclass of c10d's `Backend` (torch/csrc/distributed/c10d/PyBackend.hpp), under the names of several releases.
-Where gloo has no such call (reduce-scatter of lists, coalesced ones) it is made of those that it has. Averages,
-which gloo does not reduce, are sums that are divided.
+A subclass of c10d's `Backend` (torch/csrc/distributed/c10d/PyBackend.hpp) under the names of several releases; of
+`ProcessGroup` where programs of Python cannot construct that, as up to 2.13 (PyProcessGroup.hpp). Where gloo has
+no such call (reduce-scatter of lists, coalesced ones) it is made of those that it has. Averages, which gloo does
+not reduce, are sums that are divided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -24,26 +27,56 @@ from fabrictwin.torch.recording import LOGS, RECORDERS, own_copies
 _Backend: Any = torch._C._distributed_c10d.Backend
 
 
-class RecordedWork(dist.Work):  # type: ignore[misc]
-    """Handle of a call: gloo's, and the number by which the recorder knows it."""
+def _constructible() -> bool:
+    try:
+        _Backend(0, 1)
+    except TypeError:  # of pybind11, for a class without a constructor
+        return False
+    return True
 
-    def __init__(self, inner: Any, result: Any, number: int | None, finish: Callable[[], None] | None) -> None:
+
+IS_BACKEND = _constructible()
+
+
+@dataclass(frozen=True)
+class Posted:
+    """A call that was recorded: its number there, and what the log calls it."""
+
+    number: int
+    logged: str | None
+
+
+@contextmanager
+def _waiting(posted: Posted | None) -> Iterator[None]:
+    """Let the log know that this rank waits."""
+    if posted is None or posted.logged is None or not LOGS:
+        yield
+    else:
+        with LOGS[0].waiting(posted.logged):
+            yield
+
+
+class RecordedWork(dist.Work):  # type: ignore[misc]
+    """Handle of a call: gloo's, and what the recorder knows of it."""
+
+    def __init__(self, inner: Any, result: Any, posted: Posted | None, finish: Callable[[], None] | None) -> None:
         super().__init__()
-        self._inner, self._value, self._number, self._finish = inner, result, number, finish
+        self._inner, self._value, self._posted, self._finish = inner, result, posted, finish
         self._future: Any = None
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait for the bytes, and let what follows wait for the modelled call."""
-        if self._inner is not None:
-            self._inner.wait() if not timeout else self._inner.wait(timeout)
-        self._inner = None
-        self._finished()
-        if self._number is not None and RECORDERS:
-            RECORDERS[0].waited(self._number)
+        self._arrived(timeout)
+        if self._posted is not None and RECORDERS:
+            RECORDERS[0].waited(self._posted.number)
         return True
 
-    def _finished(self) -> None:
-        """Do what gloo leaves to be done, once."""
+    def _arrived(self, timeout: timedelta = timedelta(0)) -> None:
+        """Wait for the bytes, and do what gloo leaves to be done, once."""
+        if self._inner is not None:
+            with _waiting(self._posted):
+                self._inner.wait() if not timeout else self._inner.wait(timeout)
+        self._inner = None
         if self._finish is not None:
             with own_copies():
                 self._finish()
@@ -68,21 +101,37 @@ class RecordedWork(dist.Work):  # type: ignore[misc]
         """Return a future of the tensors, done once the bytes are there."""
         if self._future is None:
             self._future = torch.futures.Future()
-            # gloo's own futures do not exist for every call, so that the bytes are waited for here
-            if self._inner is not None:
-                self._inner.wait()
-                self._inner = None
-            self._finished()
+            self._arrived()  # gloo's own futures do not exist for every call
             self._future.set_result(self._value)
         return self._future
 
 
-class FabrictwinBackend(_Backend):  # type: ignore[misc]
+class AnySourceWork(RecordedWork):
+    """Handle of a receive from whoever sends first: recorded once it is known from whom."""
+
+    def __init__(self, inner: Any, tensors: Any, received: Callable[[int], Posted | None]) -> None:
+        super().__init__(inner, tensors, None, None)
+        self._gloos, self._received = inner, received
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Wait for the bytes, and let what follows wait for the modelled message."""
+        if self._inner is not None:
+            self._arrived(timeout)
+            self._posted = self._received(self._source_rank())
+        return super().wait()
+
+    def _source_rank(self) -> int:
+        return int(self._gloos._source_rank())
+
+
+class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type: ignore[misc]
     """One group's calls."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("fabrictwin/", store), rank, size, timeout)
+        if not IS_BACKEND:  # what is not a call is asked of a group's backend
+            self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._gloo)
         self._sequence = 0
         self._key: str | None = None
 
@@ -126,9 +175,11 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
         """The key of this group, with its ranks, by the group of c10d that holds this backend."""
         if self._key is None:
             for group, ranks in c10d._world.pg_group_ranks.items():
+                if not isinstance(group, dist.ProcessGroup):  # c10d's number for groups without this rank
+                    continue
                 name = c10d._world.pg_names.get(group, "")
                 backends = [group._get_backend(device) for device in group._device_types]
-                if any(one is self for one in backends):
+                if any(one is self for one in (group, *backends)):
                     members = tuple(sorted(ranks, key=ranks.__getitem__))
                     self._key = name
                     recorder.group(name, members, str(getattr(group, "group_desc", "")))
@@ -141,25 +192,28 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
 
     def _recorded(
         self, kind: Kind, size: int, like: torch.Tensor | None, root: int = 0, *, uneven: bool = False
-    ) -> int | None:
+    ) -> Posted | None:
         """Record a call of `size` bytes of elements like those of a tensor; `uneven`: ranks may differ in it."""
         self._sequence += 1
         if not RECORDERS:
             return None
         recorder, element = RECORDERS[0], 4 if like is None else like.element_size()
-        key = self._group(recorder)
+        key, logged = self._group(recorder), None
         for log in LOGS:
             dtype = "" if like is None else str(like.dtype).removeprefix("torch.")
-            log.call(key, kind if like is not None else "barrier", None if uneven else size, dtype, root)
+            name = kind if like is not None else "barrier"
+            logged = log.call(key, name, None if uneven else size, dtype, root)
         whole = max(size // element, 1) * element
-        return recorder.collective(kind, key, whole, element_bytes=element, root=root)
+        return Posted(recorder.collective(kind, key, whole, element_bytes=element, root=root), logged)
 
-    def _message(self, tensors: Sequence[torch.Tensor], peer: int, tag: int, *, sends: bool) -> int | None:
+    def _message(self, tensors: Sequence[torch.Tensor], peer: int, tag: int, *, sends: bool) -> Posted | None:
         if not RECORDERS:
             return None
-        recorder = RECORDERS[0]
+        recorder, logged = RECORDERS[0], None
         rank = recorder.trace.groups[self._group(recorder)][0][peer]
-        return recorder.message(sends=sends, peer=rank, size_bytes=size_of(tensors), tag=tag)
+        for log in LOGS:
+            logged = log.message(rank, tag, sends=sends)
+        return Posted(recorder.message(sends=sends, peer=rank, size_bytes=size_of(tensors), tag=tag), logged)
 
     @staticmethod
     def _summed(opts: Any) -> bool:
@@ -181,40 +235,40 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce onto every rank."""
         opts = opts or dist.AllreduceOptions()
-        number = self._recorded("all_reduce", size_of(tensors), first_of(tensors))
+        posted = self._recorded("all_reduce", size_of(tensors), first_of(tensors))
         finish = self._divide(tensors) if self._summed(opts) else None
-        return RecordedWork(self._gloo.allreduce(tensors, opts), tensors, number, finish)
+        return RecordedWork(self._gloo.allreduce(tensors, opts), tensors, posted, finish)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce several tensors onto every rank, as one call."""
-        number = self._recorded("all_reduce", size_of(tensors), first_of(tensors))
+        posted = self._recorded("all_reduce", size_of(tensors), first_of(tensors))
         opts = opts or dist.AllreduceCoalescedOptions()
         finish = self._divide(tensors) if self._summed(opts) else None
-        return RecordedWork(self._gloo.allreduce_coalesced(tensors, opts), tensors, number, finish)
+        return RecordedWork(self._gloo.allreduce_coalesced(tensors, opts), tensors, posted, finish)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         """Copy from the root."""
         opts = opts or dist.BroadcastOptions()
-        number = self._recorded("broadcast", size_of(tensors), first_of(tensors), opts.rootRank)
-        return RecordedWork(self._gloo.broadcast(tensors, opts), tensors, number, None)
+        posted = self._recorded("broadcast", size_of(tensors), first_of(tensors), opts.rootRank)
+        return RecordedWork(self._gloo.broadcast(tensors, opts), tensors, posted, None)
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce onto the root."""
         opts = opts or dist.ReduceOptions()
-        number = self._recorded("reduce", size_of(tensors), first_of(tensors), opts.rootRank)
+        posted = self._recorded("reduce", size_of(tensors), first_of(tensors), opts.rootRank)
         finish = self._divide(tensors) if self._summed(opts) and self.rank() == opts.rootRank else None
-        return RecordedWork(self._gloo.reduce(tensors, opts), tensors, number, finish)
+        return RecordedWork(self._gloo.reduce(tensors, opts), tensors, posted, finish)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Gather every rank's tensor into lists."""
-        number = self._recorded("all_gather", size_of(inputs) * self.size(), first_of(inputs), uneven=True)
+        posted = self._recorded("all_gather", size_of(inputs) * self.size(), first_of(inputs), uneven=True)
         opts = opts or dist.AllgatherOptions()
-        return RecordedWork(self._gloo.allgather(outputs, inputs, opts), outputs, number, None)
+        return RecordedWork(self._gloo.allgather(outputs, inputs, opts), outputs, posted, None)
 
     def _allgather_base(self, output: Any, source: Any, opts: Any = None) -> Any:
-        number = self._recorded("all_gather", size_of(output), source)
+        posted = self._recorded("all_gather", size_of(output), source)
         parts = [list(output.view(-1).chunk(self.size()))]
-        return RecordedWork(self._gloo.allgather(parts, [source.reshape(-1)]), output, number, None)
+        return RecordedWork(self._gloo.allgather(parts, [source.reshape(-1)]), output, posted, None)
 
     def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Gather several tensors."""
@@ -230,7 +284,7 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
         return self._reduce_scatter_base(outputs[0], parts, opts)
 
     def _reduce_scatter_base(self, output: Any, source: Any, opts: Any = None) -> Any:
-        number = self._recorded("reduce_scatter", size_of(source), source)
+        posted = self._recorded("reduce_scatter", size_of(source), source)
         reduced = dist.AllreduceOptions()
         average = opts is not None and opts.reduceOp == dist.ReduceOp.AVG
         if opts is not None and not average:
@@ -242,7 +296,7 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
             own = whole.chunk(self.size())[self.rank()].view_as(output)
             output.copy_(own / self.size() if average else own)
 
-        return RecordedWork(self._gloo.allreduce([whole], reduced), output, number, keep)
+        return RecordedWork(self._gloo.allreduce([whole], reduced), output, posted, keep)
 
     def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Reduce several tensors, each rank keeping its own part."""
@@ -252,15 +306,15 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
 
     def alltoall_base(self, output: Any, source: Any, out_sizes: Any, in_sizes: Any, opts: Any = None) -> Any:
         """Exchange parts of a tensor."""
-        number = self._recorded("all_to_all", size_of(source), source, uneven=True)
+        posted = self._recorded("all_to_all", size_of(source), source, uneven=True)
         opts = opts or dist.AllToAllOptions()
         return RecordedWork(
-            self._gloo.alltoall_base(output, source, out_sizes, in_sizes, opts), output, number, None
+            self._gloo.alltoall_base(output, source, out_sizes, in_sizes, opts), output, posted, None
         )
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Exchange lists of tensors."""
-        number = self._recorded("all_to_all", size_of(inputs), first_of(inputs), uneven=True)
+        posted = self._recorded("all_to_all", size_of(inputs), first_of(inputs), uneven=True)
         out_sizes, in_sizes = ([one.numel() for one in each] for each in (outputs, inputs))
         with own_copies():
             joined = torch.cat([one.reshape(-1) for one in inputs])
@@ -271,34 +325,45 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
                 one.copy_(part.view_as(one))
 
         inner = self._gloo.alltoall_base(received, joined, out_sizes, in_sizes, dist.AllToAllOptions())
-        return RecordedWork(inner, outputs, number, spread)
+        return RecordedWork(inner, outputs, posted, spread)
 
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> Any:
         """Gather onto the root."""
         size = size_of(inputs) * self.size()
-        number = self._recorded("gather", size, first_of(inputs), opts.rootRank)
-        return RecordedWork(self._gloo.gather(outputs, inputs, opts), outputs, number, None)
+        posted = self._recorded("gather", size, first_of(inputs), opts.rootRank)
+        return RecordedWork(self._gloo.gather(outputs, inputs, opts), outputs, posted, None)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> Any:
         """Send parts from the root."""
         size = size_of(outputs) * self.size()
-        number = self._recorded("scatter", size, first_of(outputs), opts.rootRank)
-        return RecordedWork(self._gloo.scatter(outputs, inputs, opts), outputs, number, None)
+        posted = self._recorded("scatter", size, first_of(outputs), opts.rootRank)
+        return RecordedWork(self._gloo.scatter(outputs, inputs, opts), outputs, posted, None)
 
     def barrier(self, opts: Any = None) -> Any:
         """Meet: an all-reduce of one element, as in ProcessGroupNCCL."""
-        number = self._recorded("all_reduce", 4, None)
-        return RecordedWork(self._gloo.barrier(), None, number, None)
+        posted = self._recorded("all_reduce", 4, None)
+        return RecordedWork(self._gloo.barrier(), None, posted, None)
 
     def send(self, tensors: Any, destination: int, tag: int = 0) -> Any:
         """Send to a rank of the group."""
-        number = self._message(tensors, destination, tag, sends=True)
-        return RecordedWork(self._gloo.send(tensors, destination, tag), tensors, number, None)
+        posted = self._message(tensors, destination, tag, sends=True)
+        return RecordedWork(self._gloo.send(tensors, destination, tag), tensors, posted, None)
 
     def recv(self, tensors: Any, source: int, tag: int = 0) -> Any:
         """Receive from a rank of the group."""
-        number = self._message(tensors, source, tag, sends=False)
-        return RecordedWork(self._gloo.recv(tensors, source, tag), tensors, number, None)
+        posted = self._message(tensors, source, tag, sends=False)
+        return RecordedWork(self._gloo.recv(tensors, source, tag), tensors, posted, None)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        """Receive from whoever sends first."""
+        inner = self._gloo.recv_anysource(tensors, tag)
+        return AnySourceWork(inner, tensors, lambda peer: self._message(tensors, peer, tag, sends=False))
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """Meet, or raise RuntimeError naming who did not come within the time."""
+        posted = self._recorded("all_reduce", 4, None)
+        self._gloo.monitored_barrier(timeout or c10d.default_pg_timeout, wait_all_ranks)
+        RecordedWork(None, None, posted, None).wait()
 
     # names of later releases
     all_gather_single = _allgather_base
@@ -306,3 +371,10 @@ class FabrictwinBackend(_Backend):  # type: ignore[misc]
     all_to_all_single = alltoall_base
     all_gather_single_coalesced = allgather_into_tensor_coalesced
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+
+def backend_of(group: Any) -> FabrictwinBackend:
+    """Return the backend of a group: the group itself where releases let programs make no other."""
+    found = group if isinstance(group, FabrictwinBackend) else group._get_backend(torch.device("cpu"))
+    assert isinstance(found, FabrictwinBackend)
+    return found

@@ -1,7 +1,8 @@
 """What `fabrictwin torchrun` starts in place of a program: the program, on the twin's backend, recorded.
 
 `init_process_group` takes the backend `fabrictwin` whatever the program names. Compute is every operator that
-PyTorch dispatches; what it took on this machine's processor is of no account.
+PyTorch dispatches; what it took on this machine's processor is of no account. `device="cuda"` is the CPU, and
+torch.cuda answers for the cluster's GPU.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import atexit
 import os
 import runpy
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,13 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fabrictwin.torch import NAME, autoload
+from fabrictwin.torch.c10d_backend import backend_of
 from fabrictwin.torch.call_log import CallLog
+from fabrictwin.torch.device.modelled_cuda import CudaOnCpu, answer, modelled_gpu
+from fabrictwin.torch.device.tensor_memory import MEMORY
 from fabrictwin.torch.operator_recorder import record_operator, tensors_of
 from fabrictwin.torch.rank_recorder import RankRecorder
-from fabrictwin.torch.recording import LOGS, OWN, RECORDERS
+from fabrictwin.torch.recording import LOGS, OWN, RECORDERS, eager
 
 OUT = "FABRICTWIN_TORCH_OUT"  # the folder that ranks leave their records in
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -38,6 +43,8 @@ class ComputeRecorder(TorchDispatchMode):  # type: ignore[misc]
             return NotImplemented
         result = func(*args, **(kwargs or {}))
         plain = all(type(one) in _PLAIN for one in tensors_of(result))
+        if plain and not OWN:
+            MEMORY.returned(result)
         if plain and not OWN and RECORDERS:
             record_operator(RECORDERS[0], func, args, kwargs, result)
         return result
@@ -66,6 +73,14 @@ def _patched_group(original: Any) -> Any:
     return new_group
 
 
+def _monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+    """Meet on a group, as torch.distributed offers it on gloo alone."""
+    asked = group or dist.group.WORLD
+    if not dist.distributed_c10d._rank_not_in_group(asked):
+        found = timedelta(seconds=timeout) if isinstance(timeout, int | float) else timeout
+        backend_of(asked).monitored_barrier(found, wait_all_ranks)
+
+
 def _join(*_: Any) -> None:
     """Let an optimizer's step wait for every call: reducers wait for theirs by futures, which say nothing here."""
     for recorder in RECORDERS:
@@ -76,6 +91,8 @@ def _leave(recorder: RankRecorder) -> None:
     """Write the rank's record, whole or not at all."""
     from fabrictwin.torch.rank_record import write_record
 
+    for log in LOGS:
+        log.end()
     folder = os.environ.get(OUT)
     if folder:
         write_record(recorder.trace, Path(folder) / f"rank.{recorder.trace.rank}.json")
@@ -86,11 +103,15 @@ def main() -> None:
     autoload.register()
     dist.init_process_group = dist.distributed_c10d.init_process_group = _patched(dist.init_process_group)
     dist.new_group = dist.distributed_c10d.new_group = _patched_group(dist.new_group)
+    dist.monitored_barrier = dist.distributed_c10d.monitored_barrier = _monitored_barrier
+    torch.compile = eager  # type: ignore[assignment]
     register_optimizer_step_pre_hook(_join)
+    answer(modelled_gpu())
+    MEMORY.watch_resizes()
     script = sys.argv[1]
     sys.argv = sys.argv[1:]
     sys.path[0] = str(Path(script).absolute().parent)
-    with ComputeRecorder():
+    with CudaOnCpu(), ComputeRecorder():
         runpy.run_path(script, run_name="__main__")
 
 

@@ -95,15 +95,18 @@ def _timed_out(case: Case, group: Group) -> Iterator[Finding]:
     if bad:
         yield _mismatched(bad[0], confidence=0.9)
         return
-    usual = Counter(at.values()).most_common(1)[0][0]
+    often = Counter(at.values())
+    usual = max(often, key=lambda number: (often[number], number))  # of as many each the later call
     behind = [rank for rank, number in at.items() if number < usual]
+    if not behind and max(at.values()) > usual:
+        behind, usual = [rank for rank, number in at.items() if number == usual], max(at.values())
     if behind and len(behind) < len(at):
         yield found(
             "rank-late",
             facts,
             f"timed out in call {min(at[r] for r in behind)}, others in {usual}",
             f"all in {usual}",
-            0.8,
+            0.8 if len(behind) * 2 <= len(at) else 0.6,
             object=f"rank{'s' if len(behind) > 1 else ''} {spans(behind)}",
         )
         return

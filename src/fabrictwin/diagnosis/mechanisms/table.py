@@ -16,7 +16,7 @@ from importlib import resources
 from fabrictwin.base.yamlfile import read_yaml
 from fabrictwin.diagnosis.finding import Severity
 
-FILES = ("nccl", "verbs", "gpu", "programs", "launch", "kernel", "areas")
+FILES = ("nccl", "verbs", "plugins", "gpu", "programs", "launch", "kernel", "areas")
 HARMLESS = "harmless"
 SURE = 0.9
 LONGEST = 600  # of a line, from its first word of trouble on
@@ -30,6 +30,32 @@ class Mechanism:
     words: re.Pattern[str]
     sure: float
     severity: Severity | None = None
+
+
+_WORD = re.compile(r"\(*(?!\?)[A-Za-z]")
+
+
+def alternatives(line: str) -> list[str]:
+    """Alternatives of a pattern that stand outside all groups."""
+    found, depth, at, begin = [], 0, 0, 0
+    while at < len(line):
+        letter = line[at]
+        if letter == "\\":
+            at += 1
+        elif letter == "[":
+            at = line.index("]", at + 2)
+        elif letter in "()":
+            depth += 1 if letter == "(" else -1
+        elif letter == "|" and depth == 0:
+            found.append(line[begin:at])
+            begin = at + 1
+        at += 1
+    return [*found, line[begin:]]
+
+
+def _bounded(line: str) -> str:
+    """Return a pattern whose alternatives begin where a word does: `allocate` is not in `posix_fallocate`."""
+    return "|".join(f"(?<![a-z]){one}" if _WORD.match(one) else one for one in alternatives(line))
 
 
 def _rows(name: str) -> object:
@@ -49,7 +75,7 @@ def mechanisms() -> tuple[Mechanism, ...]:
             found.append(
                 Mechanism(
                     row["cause"],
-                    re.compile("|".join(f"(?:{line})" for line in row["lines"]), re.IGNORECASE),
+                    re.compile("|".join(f"(?:{_bounded(line)})" for line in row["lines"]), re.IGNORECASE),
                     float(row.get("sure", SURE)),
                     Severity[severity.upper()] if severity else None,
                 )

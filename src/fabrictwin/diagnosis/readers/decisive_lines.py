@@ -22,15 +22,19 @@ _TROUBLE = (
     b"busy", b"missing", b"incompat", b"unexpected", b"critical", b"duplicate", b"already", b"must be",
     b"expected", b"upgrade", b"update", b"require", b"without", b"assert", b"panic", b"event", b"full",
     b"throttl", b"slowdown", b"down", b"stall", b"lockup", b"cancel", b"evict", b"oom", b"err",
+    b"corrupt", b"violation", b"overflow", b"deadlock", b"wrong", b"bad ", b"terminat", b"crash", b"disab",
+    b"incorrect", b"non-", b"undefined", b"unsupported", b"only ", b"too ", b"inactive", b"unbound", b"lower than",
+    b"storm", b"stuck", b"replayed", b"rewound", b"less than", b"more than", b"greater than", b"larger than",
+    b"hang", b"hung", b"unset", b"restart", b"drain", b"reject", b"violat", b"loss", b"drop", b"skip",
 )  # fmt: skip
 _SHAPE = b"0123456789abcdefABCDEF\r\n"
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
 _FATAL = re.compile(
     r"^\W*(?:\[\w+\]:? ?)?(?:\w+\.)*\w*(?:Error|Exception|KeyboardInterrupt)\b(?:: |$)|terminate called|what\(\):|"
-    r"\bFATAL\b|\bFatal\b|\bCRITICAL\b|\bpanic\b|core dumped|unhandled|\b[Aa]borted\b|NCCL WARN"
+    r"\bFATAL\b|\bFatal\b|\bfatal: |\bCRITICAL\b|\bpanic\b|core dumped|unhandled|\b[Aa]borted\b|NCCL WARN"
 )
 _ERROR = re.compile(
-    r"\bERROR\b|\b[Ee]rrors?\b|\berr\b|\w+(?:Error|Exception)\b|\b[Ff]ail(?:ed|ure|s)?\b|\bFAIL(?:ED|URE)?\b|"
+    r"\bERROR\b|\b[Ee]rrors?\b|\berr\b|\w+(?:Error|Exception)\b|\b[Ff]ail(?:ed|ure|s)?\b|\bFAIL(?:ED|URE)?\b|\b(?:killed|crashed|died)\b|"
     r"\b(?:[Cc]annot|can't|could(?: not|n't)|[Uu]nable to|refused|[Dd]enied|timed out|[Nn]ot found|No such)\b|"
     r"\[E\d* |^E\d{4} "
 )
@@ -51,7 +55,7 @@ MOST_SHAPES, MOST_KEPT = 50_000, 4_000
 # where a kernel's log is whole, most of what fails there at start is of no device that a job communicates by
 _OF_A_JOB = re.compile(
     r"NVRM|nvidia|mlx|infiniband|rdma|bnxt|irdma|efa\b|nvswitch|\bib_|roce|pcie|bond|amdgpu|kfd|habana|"
-    r"hardware error|\*ERROR\*",
+    r"hardware error|\*ERROR\*|\bUC[XCTP]\b|\bNCCL\b|nvshmem",
     re.IGNORECASE,
 )
 

@@ -33,8 +33,9 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
         if all(_sure(fact) < AREA for fact in facts) and "*" not in CAUSES[name].follows
     ]
     for place, (name, facts) in enumerate(by_cause.items()):
-        mechanism = mechanism_of(str(facts[0].parts[1]))
-        if name in already or facts[0].place in explained:
+        telling = max(facts, key=_sure)  # of several as sure the first
+        mechanism = mechanism_of(str(telling.parts[1]))
+        if name in already or facts[0].place in explained or _excused(name, already | set(by_cause)):
             continue
         if name in areas and (told or len(areas) < len(by_cause) or areas[0] != name):
             continue  # says less than what is known already
@@ -42,10 +43,10 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
         severity = CAUSES[name].severity if severity is None else severity
         yield found(
             name,
-            facts,
-            str(facts[0].parts[1])[:200],
+            [telling, *facts],
+            str(telling.parts[1])[:200],
             "no such message",
-            max(map(_sure, facts)) - LATER * min(place, MOST_LATER),
+            _sure(telling) - LATER * min(place, MOST_LATER),
             severity=severity,
             collect=ASK if severity <= Severity.QUESTION else "",
         )
@@ -55,6 +56,11 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
         if facts:
             yield found("unknown-error", facts, str(facts[0].parts[1])[:200], "no such line", sure, collect=ASK)
             return
+
+
+def _excused(name: str, seen: set[str]) -> bool:
+    """Return true for a cause that follows from one that is none to mend."""
+    return any(one in seen and CAUSES[one].severity == Severity.NOTE for one in CAUSES[name].follows if one != "*")
 
 
 def _sure(fact: Fact) -> float:

@@ -89,7 +89,12 @@ def _kernel_links(case: Case) -> Iterator[Finding]:
         most = max(fact.count for fact in again)
         yield found("pci-replays", again, f"AER: corrected {most} times", "none", 0.6)
     reports = case.of("fabricmanager.error")
-    if reports and not case.of("sxid"):
+    idle = [fact for fact in reports if "NOTHING_TO_DO" in fact.text]
+    if idle:
+        yield found(
+            "fabric-manager-unneeded", idle, idle[0].text, "no fabric manager", 0.95, severity=Severity.WARNING
+        )
+    elif reports and not case.of("sxid"):
         yield found("fabric-manager", reports, reports[0].text, "no error", 0.7, severity=Severity.WARNING)
 
 

@@ -9,7 +9,7 @@ from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import found
-from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of
+from fabrictwin.diagnosis.mechanisms.table import HARMLESS, SURE, mechanism_of
 
 # status codes of completions: ibv_wc_status of rdma-core's libibverbs/verbs.h
 _STATUS = {
@@ -69,9 +69,9 @@ def warnings(case: Case) -> Iterator[Finding]:
             continue
         if name == "socket-fallback" and case.nodes == 1:
             continue  # a host alone needs no adapters
-        confidence = 0.9 if name != "nccl-warning" else 0.3
+        confidence = max(map(_sure, facts)) if name != "nccl-warning" else 0.3
         # what a peer's end looks like is no cause of its own where nothing else is known: say so
-        severity = Severity.WARNING if name == "peer-closed" and not set(by_cause) - _VAGUE else None
+        severity = Severity.QUESTION if name == "peer-closed" and not set(by_cause) - _VAGUE else None
         yield found(
             name,
             facts,
@@ -85,4 +85,40 @@ def warnings(case: Case) -> Iterator[Finding]:
         )
 
 
-RULES: tuple[Rule, ...] = (warnings,)
+# whose call failed, by NCCL's source file, where no warning says more
+_FILES = (
+    ("net_ib|ibvwrap|gdr", "gid-unreachable"),
+    ("net_socket|socket|bootstrap", "connect-refused"),
+    ("shm", "shared-memory"),
+    ("nvls|coll_net", "nvls-off"),
+    ("p2p|ipc", "gpu-ipc"),
+    ("xml|topo|search", "topology-malformed"),
+)
+
+
+def returned(case: Case) -> Iterator[Finding]:
+    """Calls of NCCL that failed without a warning: the first on each way up tells whose they were."""
+    facts = [fact for fact in case.of("nccl.returned") if fact.parts[1]]
+    if not facts or case.of("nccl.warn"):
+        return
+    name = next((cause for files, cause in _FILES if re.search(files, str(facts[0].parts[0]))), "")
+    if name:
+        yield found(
+            name,
+            facts[:1],
+            f"{facts[0].parts[0]} returned {facts[0].parts[1]}",
+            "0",
+            0.4,
+            severity=Severity.QUESTION,
+            collect="the same with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV: the warning that stands before",
+        )
+
+
+def _sure(fact: Fact) -> float:
+    """Return how sure the message of a warning is of its cause; a completion's status says it by number."""
+    mechanism = mechanism_of(fact.text)
+    told = mechanism is None or _COMPLETION.search(fact.text) or _LINK_LOCAL.search(fact.text)
+    return SURE if told or mechanism is None else min(mechanism.sure, SURE)
+
+
+RULES: tuple[Rule, ...] = (warnings, returned)

@@ -80,6 +80,25 @@ def states(case: Case) -> Iterator[Finding]:
     yield from reported("no-subnet-manager", waiting, "port {0}", "Active", 0.8)
 
 
+def interfaces(case: Case) -> Iterator[Finding]:
+    """Network interfaces of adapters that are down, where nothing else tells the states of the ports."""
+    if case.of("hca.state"):
+        return
+    # one over InfiniBand is down where nobody gave it an address
+    facts = [fact for fact in case.of("hca.netdev") if not str(fact.parts[0]).startswith("ib")]
+    down = [fact for fact in facts if str(fact.parts[1]).lower() == "down"]
+    if down:
+        alone = len(down) == len(facts)
+        yield found(
+            "port-down",
+            down,
+            f"{down[0].parts[0]} ({down[0].parts[1]})",
+            "Up" if alone else "Up where it is cabled",
+            0.65 if alone else 0.4,
+            severity=Severity.WARNING if alone else Severity.NOTE,
+        )
+
+
 MANY_ALIKE = 4
 
 
@@ -227,6 +246,9 @@ def _empty_gids(case: Case) -> Iterator[Finding]:
         for fact in facts
     ]
     yield from reported("rdma-namespace", empty, "GIDs of zeros alone", "GIDs of its interface's addresses", 0.9)
+    used = [fact for fact in case.of("perftest.gid") if not set(str(fact.value)) & _DIGITS]
+    if used and not empty:  # or the index is one that the port has no GID at
+        yield from reported("rdma-namespace", used, "a GID of zeros over Ethernet", "a GID of its interface", 0.7)
 
 
 _DIGITS = frozenset("123456789abcdef")
@@ -258,4 +280,4 @@ def switches(case: Case) -> Iterator[Finding]:
     yield from reported("ibdiagnet-error", case.of("ibdiagnet.error"), "{0}: {1}", "none", 0.6)
 
 
-RULES: tuple[Rule, ...] = (states, rates, links, gids, switches)
+RULES: tuple[Rule, ...] = (states, interfaces, rates, links, gids, switches)

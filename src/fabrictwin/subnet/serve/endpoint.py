@@ -7,8 +7,8 @@ the protocol alone: bytes in, bytes out, no sockets, no clock. `serve` has the s
 Three things differ from ibsim on purpose. A path that starts with a part routed by LID works (so `ibportstate LID
 PORT query` does); management classes keep their numbers (class 0x21 is not taken for 0x01); speeds go through XDR.
 
-What a client cannot get: answers of several datagrams (libumad2sim passes single ones), and a change of its own
-LID or state in the files under sysfs that it fakes (it reads them once).
+What a client cannot get: answers of several datagrams (libumad2sim passes single ones), the last 32 bytes of a
+datagram, and a change of its own LID or state in the files under sysfs that it fakes (it reads them once).
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from fabrictwin.fabric.fabric import NONE
 from fabrictwin.subnet.agents.mad_routing import Fate, Frame, Network
 from fabrictwin.subnet.serve.answer_order import STALL_PS, AnswerOrder, Turns
 from fabrictwin.subnet.wire.header import MAD_BYTES, RESPONSE, SA_DATA, SA_DATA_BYTES, MadClass, Method
-from fabrictwin.subnet.wire.rmpp import PAYLOAD_BYTES, SA_HEADER_BYTES, Flag
+from fabrictwin.subnet.wire.rmpp import SA_HEADER_BYTES, Flag
 from fabrictwin.subnet.wire.rmpp import Kind as RmppKind
 from fabrictwin.subnet.wire.smp import NodeInfo
 
 CLIENTS = 10
 CONTROL_BYTES = 80
 FRAME_BYTES = 288
+# libumad2sim's receiver puts a header of 64 bytes and the datagram into FRAME_BYTES; the rest is dropped, and the
+# program reads memory that nobody wrote in its place
+READ_BYTES = FRAME_BYTES - 64
 MAGIC = 0xDEADBEEF
 ETIMEDOUT = 110
 
@@ -341,19 +344,19 @@ def _as_single(mad: bytes, length: int) -> tuple[bytes, int]:
     if mad[1] != MadClass.SUBN_ADM or not mad[3] & RESPONSE:
         return mad, MAD_BYTES
     if mad[_RMPP_TYPE] != RmppKind.DATA or not mad[_RMPP_FLAGS] & Flag.ACTIVE:
-        return mad, length if length <= MAD_BYTES else SA_DATA.start + _whole_records(mad)
-    payload = int.from_bytes(mad[_RMPP_PAYLOAD], "big")
-    if payload > PAYLOAD_BYTES:
-        payload = SA_HEADER_BYTES + _whole_records(mad)
+        most = SA_DATA.start + _whole_records(mad) if mad[3] == Method.GET_TABLE_RESP else MAD_BYTES
+        return mad, min(length, most)
+    payload = min(int.from_bytes(mad[_RMPP_PAYLOAD], "big"), SA_HEADER_BYTES + _whole_records(mad))
     flags = bytes([mad[_RMPP_FLAGS] | Flag.FIRST | Flag.LAST])
     cut = mad[:_RMPP_FLAGS] + flags + mad[27:28] + (1).to_bytes(4, "big") + payload.to_bytes(4, "big") + mad[36:]
     return cut, min(MAD_BYTES, _RMPP_PAYLOAD_START + payload)
 
 
 def _whole_records(mad: bytes) -> int:
-    """Bytes of the whole records that one datagram holds."""
+    """Bytes of the whole records that a client reads of one datagram; of one, where not even that fits."""
     record = 8 * int.from_bytes(mad[_OFFSET], "big")
-    return SA_DATA_BYTES // record * record if 0 < record <= SA_DATA_BYTES else SA_DATA_BYTES
+    room = READ_BYTES - SA_DATA.start
+    return max(room // record * record, min(record, SA_DATA_BYTES)) if record else SA_DATA_BYTES
 
 
 def node_id(network: Network, m: int) -> str:

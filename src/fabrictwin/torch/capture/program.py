@@ -27,7 +27,7 @@ from fabrictwin.torch.capture.record import OUT, STEP, leave
 from fabrictwin.torch.device.modelled_cuda import CudaOnCpu, answer, modelled_gpu
 from fabrictwin.torch.device.tensor_memory import MEMORY
 from fabrictwin.torch.rank_recorder import RankRecorder
-from fabrictwin.torch.recording import RECORDERS
+from fabrictwin.torch.recording import RECORDERS, eager
 
 
 class _StepsDone(BaseException):
@@ -104,7 +104,7 @@ def main() -> None:
     exchange = Exchange(folder, recorder.trace.rank)
     exchange_objects(exchange)
     MEMORY.watch_resizes()
-    torch.compile = _eager  # type: ignore[assignment]
+    torch.compile = eager  # type: ignore[assignment]
     _count_steps(recorder, step)
     script = sys.argv[1]
     sys.argv = sys.argv[1:]
@@ -119,11 +119,6 @@ def main() -> None:
         sys.exit(f"fabrictwin: the program ended before step {step} of its optimizer")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     leave(folder, recorder.trace, memory=MEMORY.most, zeros=mode.zeros, peak_kib=peak)
-
-
-def _eager(model: Any = None, *_: Any, **__: Any) -> Any:
-    """Return a model as it is: compiled programs are captured operator by operator."""
-    return (lambda one: one) if model is None else model
 
 
 if __name__ == "__main__":

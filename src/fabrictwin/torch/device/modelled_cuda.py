@@ -22,6 +22,8 @@ from fabrictwin.torch.device.cluster_gpu import GPU
 from fabrictwin.torch.device.modelled_streams import model_streams
 from fabrictwin.torch.device.tensor_memory import MEMORY
 
+ASKED: list[None] = []  # not empty once the program has named the modelled device
+
 
 @dataclass(frozen=True)
 class ModelledGpu:
@@ -42,11 +44,11 @@ def modelled_gpu() -> ModelledGpu:
 
 def _here(given: Any) -> Any:
     """Return a device that this machine has in place of the modelled one; all else as it is."""
-    if isinstance(given, torch.device):
-        return torch.device("cpu") if given.type == "cuda" else given
-    if isinstance(given, str) and (given == "cuda" or given.startswith("cuda:")):
-        return "cpu"
-    return given
+    named = isinstance(given, str) and (given == "cuda" or given.startswith("cuda:"))
+    if not named and not (isinstance(given, torch.device) and given.type == "cuda"):
+        return given
+    ASKED[:] = [None]
+    return "cpu" if named else torch.device("cpu")
 
 
 class CudaOnCpu(TorchFunctionMode):  # type: ignore[misc]
@@ -54,7 +56,7 @@ class CudaOnCpu(TorchFunctionMode):  # type: ignore[misc]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function with devices that are here."""
-        if func is torch.Tensor.cuda:
+        if func in (torch.Tensor.cuda, torch.Tensor.pin_memory):
             return args[0]
         if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
             args = (args[0], "cpu", *args[2:])  # the number of a device
@@ -190,5 +192,6 @@ def _let_devices_be_here() -> None:
     sharded.__init__ = _without(sharded.__init__, device_id=torch.device("cpu"))  # type: ignore[method-assign]
     mesh = device_mesh.DeviceMesh
     mesh.__init__ = _without(mesh.__init__)  # type: ignore[method-assign]
+    foreach = optimizer._get_foreach_kernels_supported_devices
     # optimizers take their horizontally fused kernels on GPUs
-    optimizer._get_foreach_kernels_supported_devices = lambda: ["cpu", "cuda"]
+    optimizer._get_foreach_kernels_supported_devices = lambda: ["cpu", "cuda"] if ASKED else foreach()

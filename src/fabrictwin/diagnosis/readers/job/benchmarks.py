@@ -142,6 +142,7 @@ class Perftest(LineReader):
         super().__init__(sink)
         self.test = self.device = ""
         self.gigabits, self.latency, self.rows = False, False, 0
+        self.ethernet, self.local = False, False  # the link layer; whose address was printed last
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -162,6 +163,10 @@ class Perftest(LineReader):
                     self.device = value
                 elif name in ("Mtu", "Link type", "Transport type"):
                     add("perftest.option", (name, value), Subject(device=self.device))
+                    self.ethernet = value == "Ethernet" if name == "Link type" else self.ethernet
+                elif name == "GID" and self.ethernet and self.local:
+                    add("perftest.gid", value, Subject(device=self.device))
+            self.local = text.startswith("local address") or (self.local and "QPN" not in text)
             failed = re.search(
                 r"Failed status (\d+)|[Uu]nable to (?:init|Connect)|Couldn't|Failed to modify", text
             )

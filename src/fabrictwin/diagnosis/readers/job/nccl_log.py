@@ -47,6 +47,8 @@ _CALL = re.compile(
     r"root (-?\d+) comm (0x\w+) \[nranks=(\d+)\]"
 )
 _ALGO = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
+# what a call of NCCL returned on its way up: `transport/net_ib.cc:282 -> 2`
+_RETURNED = re.compile(r"([\w./-]+\.(?:cc|cu|h|c)):\d+ -> (\d+)")
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
 TELLING = 0.8  # of a mechanism, from where on a message that is no warning counts
 KEPT_CALLS = 64  # of each process and communicator, the last ones
@@ -107,7 +109,8 @@ class NcclLog(LineReader):
         if found is None:
             return False
         self.sink.add("nccl.version", found[1])
-        return " Last error: " not in text  # a framework's message in one line goes on to who reads those
+        # a framework's message in one line goes on to who reads those
+        return "rror: " not in text and "NCCL error" not in text
 
     def line(self, text: str) -> bool:
         """Take a line that holds ` NCCL `; False where it is none of NCCL's."""
@@ -130,6 +133,8 @@ class NcclLog(LineReader):
         if thread is None:
             return False
         message = message.strip()
+        if mark == " NCCL WARN " and source.startswith("ras/"):
+            return True  # its RAS serves people who ask: the job runs without
         if mark == " NCCL WARN ":
             # the words of a failed CUDA call do not say whose it was
             self._warning(thread, f"{source}: {message}" if source and "uda failure" in message else message)
@@ -240,7 +245,7 @@ class NcclLog(LineReader):
             self.sink.add("nccl.network", found[1], Subject(thread.host))
 
     def _bootstrap(self, thread: Thread, message: str) -> None:
-        found = re.search(r"Using ([\w.@-]+):(\S+?)<", message)
+        found = re.search(r"Using (?:\[\d+\])?([\w.@-]+):(\S+?)<", message)
         if found is not None:
             self.sink.add("nccl.bootstrap", (found[1], found[2]), Subject(thread.host))
 
@@ -361,6 +366,11 @@ class NcclLog(LineReader):
             return
         if message.startswith("NET/") and "GPU Direct RDMA" in message:
             self._net_ib(thread, message)  # of a plugin by another name
+            return
+        returned = _RETURNED.match(message)
+        if returned is not None:
+            self.sink.text = message
+            self.sink.add("nccl.returned", (returned[1], int(returned[2][:4])), Subject(thread.host, thread.rank))
             return
         found = _SET.match(message)
         if found is not None:
