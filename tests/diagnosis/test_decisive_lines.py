@@ -74,6 +74,18 @@ RIGHT = [
     ("program-error", "(Core pid=2) ERROR 01-02 12:00:01 [core.py:9] ValueError: the widget is round\n"),
     ("gpu-architecture", "n1:5:9 [1] enqueue.cc:12 NCCL WARN Cuda failure 'named symbol not found'\n"),
     ("host-memory", "ray: worker was killed due to memory pressure on node 10.0.0.7\n"),
+    ("efa-unreachable", "n1:5:9 [2] NCCL WARN NET/OFI Request 0x7f completed with error. RC: 20. Error: unknown error\n"),
+    ("adapter-limits", "[n1:3:0] ib_mlx5_dv.c:4 UCX ERROR mlx5dv_devx_obj_create(CQ) failed, syndrome 0x1: Remote I/O error\n"),
+    ("pod-network", "kubelet: network plugin is not ready: cni config uninitialized\n"),
+    ("container-runtime", "2026/01/02 Could not register device plugin: deadline exceeded\n"),
+    ("fabric-manager", "fabric manager config file item: SOME_FILE has an invalid value\n"),
+    ("connect-refused", "n1:1:2 [0] NCCL INFO socketPollConnect: connect returned No route to host, retrying (34/34)\n"),
+    ("connect-refused", "n1:1:2 [0] NCCL INFO Using network Socket\nn2:1:2 [0] NCCL INFO Using network Socket\n"
+     "n1:1:2 [0] socket.h:4 NCCL WARN Connect to 10.0.0.2<57> failed : Network is unreachable\n"),
+    ("switch-software", "Jan  5 17:15:11 s1 CRIT syncd#syncd: [0] SAI_API_SWITCH:_log_backtrace:11 Obtained 17 stack frames.\n"),
+    ("disk-full", "slurmstepd: error: pyxis: child 5 failed\nslurmstepd: error: pyxis:   Write failed: No space left on device\n"),
+    ("rendezvous", "etcd.EtcdKeyNotFound: Key not found : /the/store\n"),
+    ("peer-closed", "n1:1:2 [3] include/socket.h:194 WARN Call to recv failed : Connection reset by peer\n"),
     ("node-failed", "The node with IP 10.0.0.7 has been marked dead because it missed too many heartbeats\n"),
 ]  # fmt: skip
 

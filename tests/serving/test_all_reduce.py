@@ -11,7 +11,12 @@ import pytest
 
 from fabrictwin.serving.step.all_reduce import MIB, TensorGroup
 
-GROUPS = {"a100_sxm": ("nvlink3", 80), "h100_sxm": ("nvlink4", 90), "b200_sxm": ("nvlink5", 100)}
+GROUPS = {
+    "a100_sxm": ("nvlink3", 80),
+    "h100_sxm": ("nvlink4", 90),
+    "b200_sxm": ("nvlink5", 100),
+    "b300_sxm": ("nvlink5", 103),
+}
 
 
 def group(size: int, links: str = "nvlink4", capability: int = 90, per_node: int = 8) -> TensorGroup:

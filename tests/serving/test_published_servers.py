@@ -25,6 +25,7 @@ from fabrictwin.serving.scheduler.release import release
 from fabrictwin.serving.scheduler.scheduler import Scheduler
 from fabrictwin.serving.step.graphs import capture_sizes
 from fabrictwin.serving.step.measured import MeasuredCost, OperatorFiles
+from fabrictwin.validation.served_models import Answer, Row, ranking
 
 MODELS: dict[str, dict[str, Any]] = {
     "meta-llama/Llama-3.1-70B": {
@@ -165,3 +166,19 @@ def test_means_of_served_models(shared: Path, tmp_path: Path) -> None:
     assert np.median(errors[:, 0]) < 0.13
     assert np.quantile(errors[:, 0], 0.9) < 0.25
     assert np.median(errors[:, 1]) < 0.45
+
+
+def test_pairs_are_in_the_measured_order_or_not() -> None:
+    def answer(tp: int, measured_ms: float, predicted_ms: float, *, output: int = 100) -> Answer:
+        row = Row(
+            model="m", hardware="h100", release="", quantization="none", tp=tp, concurrency=8, input=1000,
+            output=output, ttft_ms=1.0, tpot_ms=measured_ms,
+        )  # fmt: skip
+        return Answer(row, 1.0, predicted_ms)
+
+    slow, fast = answer(1, 20.0, 22.0), answer(1, 10.0, 11.0)
+    assert ranking([slow, fast]) == (1, 1)
+    assert ranking([slow, answer(1, 10.0, 23.0)]) == (0, 1)
+    assert ranking([slow, answer(1, 19.0, 23.0)]) == (0, 0)  # too close to ask
+    assert ranking([slow, answer(1, 10.0, 11.0, output=200)]) == (0, 0)  # not the same lengths
+    assert ranking([slow, answer(2, 9.0, 9.0)]) == (1, 1)  # twice the GPUs, hardly more tokens from each

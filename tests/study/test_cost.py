@@ -95,10 +95,15 @@ def test_a_year_of_power_and_a_token_cost_what_they_should(tmp_path):
     assert found.purchase == pytest.approx(8 * 100 + switches * 10 + links)
     watts = 2 * (8 * 1000 * 0.5 + switches * 100 + links)
     assert found.draw_w == pytest.approx(watts)
-    running = watts / 1000 * HOURS_A_YEAR * 0.10 + 0.1 * found.purchase
+    people = 129840 * 64 / 4096 + 90520 * 64 / 1024
+    assert found.staff.pay_a_year == pytest.approx(people)
+    running = watts / 1000 * HOURS_A_YEAR * 0.10 + 0.1 * found.purchase + people
     assert found.running_a_year == pytest.approx(running)
     whole = found.purchase + 2 * running
-    assert found.per_million_tokens == pytest.approx(whole / (2 * HOURS_A_YEAR * 3600 * 1e6) * 1e6)
+    lost = 64 * 419 / 884736 / 24 * 18.6 / 60  # of the time between two interruptions
+    assert found.staff.down == pytest.approx(lost / (1 + lost))
+    trained = 2 * HOURS_A_YEAR * 3600 * 1e6 / (1 + lost)
+    assert found.per_million_tokens == pytest.approx(whole / trained * 1e6)
     assert found.joules_per_token == pytest.approx(watts / 1e6)
 
 
@@ -119,6 +124,15 @@ def test_beyond_the_fastest_row_a_cable_costs_in_proportion_to_its_rate():
         ("switches: {qm9700: {pryce: 1 USD}}", r"switches.qm9700.pryce: got an unknown key.*did you mean 'price'"),
         ("site: {electricity: 1 USD}", r"site.electricity.*such as '0.08 USD/kWh'"),
         ("site: {upkeep: 3 of 4}", r"site.upkeep.*such as"),
+        (
+            "site: {interruptions: 1 / 10 adapter-days}",
+            r"site.interruptions: got adapter-days, expected days of one of GPU",
+        ),
+        (
+            "people: {administrators: {looks_after: 0 GPUs}}",
+            r"people.administrators.looks_after: got 0, expected at least",
+        ),
+        ("people: {clerks: {pay: 1 USD}}", r"people.clerks.looks_after"),
         ("[1]", r"expected a price book"),
         ("hosts: 3", r"hosts: got 3"),
         ("cables: {dac: [{rate: 400, link: 1 USD, power: 1 W}]}", r"cables.dac.*rate.*without a unit"),

@@ -12,7 +12,7 @@ from support.specs import small_job as spec
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import silent
 from fabrictwin.cli import main
-from fabrictwin.study.jitter.network_delays import PROBES, Delay, data, measure, text
+from fabrictwin.study.jitter.network_delays import DOWN_PS, FLAP, PROBES, RING, Delay, data, measure, text
 
 
 def test_quantiles_are_times_that_were_measured_and_factors_never_below_one():
@@ -39,6 +39,11 @@ def test_every_probe_is_played_on_every_fabric(found):
             # bytes over the adapter's rate are a floor that no round beats
             floor = (PROBES[probe][0] // 2) * 8 / 400e9 * 1e12
             assert delay.times_ps[0] > floor
+        flap, ring = one.delays[FLAP], one.delays[RING]
+        assert (
+            flap.times_ps[-1] > ring.times_ps[-1] + DOWN_PS // 2
+        )  # the cable's return, or a time-out, is waited for
+        assert flap.at(0.2) < DOWN_PS // 2  # and only by the round that it hits
         for steps in one.steps.values():
             assert steps.p99 >= steps.p50 >= one.clean_ps
 

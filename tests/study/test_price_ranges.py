@@ -18,7 +18,8 @@ from fabrictwin.study.compare.verdict import verdict
 from fabrictwin.study.cost.bill_of_materials import bill_of_materials
 from fabrictwin.study.cost.cluster_cost import cost
 from fabrictwin.study.cost.network_needed import Clos, needed, smallest
-from fabrictwin.study.cost.price_ranges import changed, network_range, turns
+from fabrictwin.study.cost.price_ranges import changed, network_range
+from fabrictwin.study.cost.turning_inputs import answers
 
 
 @pytest.mark.parametrize(
@@ -87,10 +88,55 @@ def test_an_answer_turns_with_the_price_of_one_side_alone():
         )
         for name, technology, switch in (("ib", "infiniband", "qm9700"), ("eth", "ethernet", "spectrum-4"))
     }
-    found = turns(costs, book)
-    assert found["spectrum-4"] == {0.5: "eth", 2.0: "ib"}  # 25,000 and 100,000 beside 36,000
-    assert "qm9700" not in found  # quoted, not assumed
-    assert found["dac"] == {0.5: "ib", 2.0: "ib"}  # both have the same copper
+    steps = {"ib": 1.0, "eth": 1.01}
+    found = answers(costs, book, steps)
+    cheapest = {name: {factor: one.cheapest for factor, one in at.items()} for name, at in found.items()}
+    assert cheapest["the price of spectrum-4"] == {0.5: "eth", 2.0: "ib"}  # 25,000 and 100,000 beside 36,000
+    assert "the price of qm9700" not in found  # quoted, not assumed
+    assert cheapest["the price of dac"] == {0.5: "ib", 2.0: "ib"}  # both have the same copper
+    assert {one.fastest for at in found.values() for one in at.values()} == {"ib"}
+
+
+def costs_of(book):
+    ends = (("ib", "infiniband", "qm9700"), ("eth", "ethernet", "spectrum-4"))
+    return {
+        name: cost(needed(blueprint(4, "dgx-h100", technology=kind, switch=switch), book), book, tokens_per_s=1e5)
+        for name, kind, switch in ends
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("electricity", "site: {electricity: 0.16 USD/kWh}"),
+        ("the site's overhead", "site: {overhead: 160 %}"),
+        ("the hosts' mean power", "site: {draw: 100 %}"),
+        ("upkeep", "site: {upkeep: 6 %}"),
+        ("time lost by interruptions", "site: {lost: 37.2 min}"),
+        (
+            "people",
+            "people: {network architects: {pay: 259680 USD}, administrators: {pay: 181040 USD}}",
+        ),
+    ],
+)
+def test_an_input_at_twice_is_a_book_that_says_twice(tmp_path, name, text):
+    own = tmp_path / "own.yaml"
+    own.write_text(text + "\n")
+    book = price_book()
+    found = answers(costs_of(book), book, {"ib": 1.0, "eth": 1.0})[name][2.0]
+    there = {fabric: one.per_million_tokens for fabric, one in costs_of(price_book(own)).items()}
+    low, high = sorted(there.values())
+    assert found.cheapest == min(there, key=there.__getitem__)
+    assert found.ahead == pytest.approx(high / low - 1)
+    assert found.ahead != answers(costs_of(book), book, {"ib": 1.0, "eth": 1.0})[name][0.5].ahead or "lost" in name
+
+
+def test_steps_that_are_longer_there_turn_the_fastest_and_the_cheapest():
+    book = price_book()
+    steps, at = {"ib": 1.0, "eth": 1.1}, {0.5: 1.0, 2.0: 1.3}
+    found = answers(costs_of(book), book, steps, {"ib": {"delays": at}, "eth": {"delays": {0.5: 1.1, 2.0: 1.2}}})
+    assert {factor: one.fastest for factor, one in found["delays"].items()} == {0.5: "ib", 2.0: "eth"}
+    assert {factor: one.cheapest for factor, one in found["delays"].items()} == {0.5: "ib", 2.0: "eth"}
 
 
 @pytest.fixture(scope="module")
@@ -107,14 +153,20 @@ def test_the_verdict_says_which_networks_lie_within_each_others_range_and_what_t
         meets = any(other.low <= fabric.network.high and fabric.network.low <= other.high for other in others)
         assert (fabric.name in line) == meets
     now = found.cheapest.name
-    for name, at in found.cheapest_at.items():
-        turned = [fabric for fabric in at.values() if fabric != now]
-        lines = [line for line in said if f"with {name} at" in line]
+    for name, at in found.answers_at.items():
+        turned = [one for one in at.values() if one.cheapest != now]
+        lines = [line for line in said if f"with {name} at" in line and "cheapest" in line]
         assert len(lines) == len(turned), (name, lines)
+        assert text(found).count(f"  {name} ") == 2  # at half and at twice
+    jitter = found.answers_at["jitter of hosts"]
+    for fabric in found.fabrics:
+        at = fabric.steps_at["jitter of hosts"]
+        assert at[0.5] < fabric.steps.p50 < at[2.0]
+    assert jitter[2.0].cheapest
     assert "switches needed" in text(found)
     plain = data(found)
     assert plain["fabrics"][0]["network_price"]["switches"] == 1
-    assert set(plain["cheapest_at"]) == set(found.cheapest_at)
+    assert set(plain["answers_at"]) == set(found.answers_at)
 
 
 def test_both_kinds_of_tomahawk_5_are_the_same_switch_at_other_prices():

@@ -17,14 +17,17 @@ from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.nested import laid_over
-from fabrictwin.base.units import Rate
+from fabrictwin.base.units import Duration, Rate
 from fabrictwin.base.validation_errors import config_errors
 from fabrictwin.base.yamlfile import Lines, read_yaml, read_yaml_file
 from fabrictwin.catalog.answers import names, sources
 from fabrictwin.catalog.entry_kinds import figures
+from fabrictwin.catalog.failures import FailureRate
+from fabrictwin.catalog.failures import Rate as Interruptions
 from fabrictwin.catalog.figures import Figure, Model
-from fabrictwin.catalog.quantities import Ratio, Watts
+from fabrictwin.catalog.quantities import Count, Ratio, Watts
 
+COUNTED = ("GPU", "host", "switch", "cable", "job")  # devices that a bill of materials counts
 OWN = "your price book"  # source of figures in a book that is not the catalog's
 _MONEY = re.compile(r"\s*(\d[\d,_ ]*(?:\.\d+)?)\s*([A-Z]{3})(/kWh)?\s*\Z")
 
@@ -76,6 +79,15 @@ class Site(Model):
     overhead: Figure[Ratio]  # watts drawn by the site for one of equipment (PUE)
     draw: Figure[Ratio]  # mean power of hosts in use, of their maximum
     upkeep: Figure[Ratio]  # a year, of the purchase
+    interruptions: Figure[Interruptions]  # of a job, by its GPUs
+    lost: Figure[Duration]  # time that a job does not train after one
+
+
+class Role(Model):
+    """People of one kind: what one is paid a year, and the GPUs that one looks after."""
+
+    pay: Figure[Price]
+    looks_after: Figure[Count]
 
 
 class PriceBook(Model):
@@ -85,6 +97,7 @@ class PriceBook(Model):
     switches: dict[str, Device] = Field(default_factory=dict)
     cables: dict[str, tuple[CableRow, ...]] = Field(default_factory=dict)
     site: Site
+    people: dict[str, Role] = Field(default_factory=dict)
 
     @property
     def currency(self) -> str:
@@ -121,7 +134,7 @@ def _sourced(raw: Any) -> Any:
 
 def _check(data: Any, lines: Lines, file: str | Path, *, complete: bool) -> None:
     if not isinstance(data, dict):
-        raise ConfigError("expected a price book: hosts, switches, cables, site", file=file, line=1)
+        raise ConfigError("expected a price book: hosts, switches, cables, site, people", file=file, line=1)
     for section, kind in _SECTIONS.items():
         entries = data.get(section)
         if entries is None:
@@ -156,6 +169,14 @@ def read_book(text_of: dict[str, Any], lines: Lines, file: str | Path) -> PriceB
         if isinstance(value, Money) and value.currency != book.currency:
             raise ConfigError(
                 f"got {value.currency}, expected {book.currency} as the price of electricity has",
+                file=file,
+                key=key,
+            )
+        if key.endswith(".looks_after") and not value:
+            raise ConfigError(f"got {value}, expected at least one GPU", file=file, key=key)
+        if isinstance(value, FailureRate) and value.device not in COUNTED:
+            raise ConfigError(
+                f"got {value.device}-days, expected days of one of {', '.join(COUNTED)}",
                 file=file,
                 key=key,
             )

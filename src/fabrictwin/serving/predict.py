@@ -10,7 +10,7 @@ import numpy as np
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.serving.arrivals.demand import Contents, Demand, Unshared
 from fabrictwin.serving.arrivals.process import arrival_times, conversations, lengths
-from fabrictwin.serving.config.pools import decode_section, disaggregated
+from fabrictwin.serving.config.pools import decode_section, disaggregated, pools_gpus
 from fabrictwin.serving.config.section import Benchmark
 from fabrictwin.serving.config.server import Server, server, serving_section
 from fabrictwin.serving.engine.bench import Served, serve
@@ -32,6 +32,8 @@ class Prediction:
         settings: What the benchmark was asked for.
         fields: What `vllm bench serve` would write.
         replicas: The engines of all replicas and their data parallel ranks as they ended, with their steps.
+        gpus: GPUs of all engines.
+        seed: The benchmark's.
     """
 
     server: Server
@@ -39,6 +41,8 @@ class Prediction:
     settings: BenchSettings
     fields: dict[str, Any]
     replicas: tuple[Replica, ...]
+    gpus: int
+    seed: int
 
 
 def demand_of(spec: Spec, benchmark: Benchmark) -> Demand:
@@ -109,4 +113,5 @@ def predict(spec: Spec, *, seed: int | None = None) -> Prediction:
     )
     if benchmark.trace and "request_rate" not in benchmark.model_fields_set:
         settings = replace(settings, request_rate=float("inf"))
-    return Prediction(ready, served, settings, result(served, settings), ranks)
+    gpus = pools_gpus(serving) if serving.disaggregated else ready.gpus
+    return Prediction(ready, served, settings, result(served, settings), ranks, gpus, benchmark.seed)

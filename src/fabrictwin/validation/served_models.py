@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, Literal
@@ -84,6 +85,12 @@ class Answer:
     def tpot_error(self) -> float:
         return self.tpot_ms / self.row.tpot_ms - 1
 
+    @property
+    def paces(self) -> tuple[float, float]:
+        """Tokens a second and GPU while requests decode, measured and predicted."""
+        each = 1000 * self.row.concurrency / self.row.tp
+        return each / self.row.tpot_ms, each / self.tpot_ms
+
 
 def read_measured(folder: Path) -> Measured:
     """Return the rows and their texts. Raises ConfigError with file and line."""
@@ -147,6 +154,28 @@ def _line(name: str, found: list[Answer], width: int) -> str:
     return f"    {name:<{width}}  {len(found):4d}  {median(tpot):11.1%}  {nine:8.1%}  {bias:+10.1%}  {ttft:11.1%}"
 
 
+DIFFER = 1.1
+"""Ratio of measured figures from which on their order is asked for."""
+
+
+def ranking(found: Iterable[Answer]) -> tuple[int, int]:
+    """Return how many pairs of servers are in the measured order by tokens a second and GPU, and how many there
+    are.
+
+    A pair is of one model and the same lengths, on other GPUs, another layout or under another load, and was
+    measured to differ by `DIFFER`.
+    """
+    right = pairs = 0
+    for one, two in combinations(found, 2):
+        if (one.row.model, one.row.input, one.row.output) != (two.row.model, two.row.input, two.row.output):
+            continue
+        (a, mine), (b, other) = one.paces, two.paces
+        if max(a, b) >= DIFFER * min(a, b):
+            pairs += 1
+            right += (a < b) == (mine < other)
+    return right, pairs
+
+
 def served_text(measured: Measured, found: Iterable[Answer], *, every: bool = False) -> str:
     """Return errors by model and GPU, and each row where that is asked for."""
     found = list(found)
@@ -160,6 +189,10 @@ def served_text(measured: Measured, found: Iterable[Answer], *, every: bool = Fa
         _line("all rows", found, width),
         *(_line(each, [one for one in found if one.row.machine == each], width) for each in machines),
     ]
+    right, pairs = ranking(found)
+    if pairs:
+        order = f"{right} of {pairs} pairs of one model and lengths, of those that differ by {DIFFER - 1:.0%}"
+        lines += ["", f"    order by tokens/s/GPU right: {order}"]
     if every:
         lines += ["", "  rows: TP, concurrency, tokens in and out, then TPOT and TTFT in ms"]
         lines += [
@@ -174,6 +207,7 @@ def served_text(measured: Measured, found: Iterable[Answer], *, every: bool = Fa
 
 def served_json(measured: Measured, found: Iterable[Answer]) -> str:
     """Return every row as JSON, errors in percent."""
+    found = list(found)
     rows = [
         {
             **one.row.model_dump(),
@@ -185,5 +219,13 @@ def served_json(measured: Measured, found: Iterable[Answer]) -> str:
         for one in found
     ]
     texts = measured.texts
-    whole = {"schema": 1, "source": texts.source, "assumptions": list(texts.assumptions), "rows": rows}
+    right, pairs = ranking(found)
+    whole = {
+        "schema": 1,
+        "source": texts.source,
+        "assumptions": list(texts.assumptions),
+        "pairs": pairs,
+        "pairs_in_order": right,
+        "rows": rows,
+    }
     return json.dumps(whole, indent=2) + "\n"

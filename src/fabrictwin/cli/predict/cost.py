@@ -23,7 +23,7 @@ from fabrictwin.cli.options import JSON, PRICES, YEARS
 @click.option("--sources", is_flag=True, help="Print the price book with its sources instead.")
 @JSON
 def cost(spec: str, prices: Path | None, years: float, sources: bool, as_json: bool) -> None:
-    """Count hosts, switches and cables; what they cost to buy and run, and a trained token of the job."""
+    """Count hosts, switches and cables; what they cost to buy and run, and a token that is trained or served."""
     import json
 
     from fabrictwin.base.errors import ConfigError

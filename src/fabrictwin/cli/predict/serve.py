@@ -12,6 +12,7 @@ from fabrictwin.cli.options import JSON, seeded, written
 
 if TYPE_CHECKING:
     from fabrictwin.cluster.spec.spec import Spec
+    from fabrictwin.serving.predict import Prediction
 
 RECIPES = ("ray", "nodes", "kubernetes")
 
@@ -20,8 +21,9 @@ RECIPES = ("ray", "nodes", "kubernetes")
 @click.argument("spec", metavar="SPEC", help="A spec file with workload.serving; - reads it from stdin.")
 @JSON
 @written("--save", help="Write the result's JSON, each request's times in it.")
-@written("--csv", help="Write one line a request.")
+@written("--csv", help="Write one line a request; Parquet where FILE ends in .parquet.")
 @written("--steps", help="Write one line a step of every replica.")
+@written("--page", help="Write a page: queue, KV cache, batches, latencies, where time goes, what would gain.")
 @click.option(
     "--check",
     "given",
@@ -36,6 +38,7 @@ def serve(
     save: Path | None,
     csv: Path | None,
     steps: Path | None,
+    page: Path | None,
     given: str | None,
     emit: str | None,
     seed: int | None,
@@ -46,7 +49,7 @@ def serve(
     from fabrictwin.base.textfile import write_text
     from fabrictwin.cluster.spec.spec import load_spec
     from fabrictwin.serving.predict import predict
-    from fabrictwin.serving.report.bench import requests_csv, table
+    from fabrictwin.serving.report.bench import table
     from fabrictwin.serving.report.server import headline, range_lines, served_ranges, steps_csv, without_details
 
     read = load_spec(spec, sys.stdin)
@@ -62,7 +65,9 @@ def serve(
     if save is not None:
         write_text(save, json.dumps(found.fields) + "\n")
     if csv is not None:
-        write_text(csv, requests_csv(found.served))
+        _write_requests(found, csv)
+    if page is not None:
+        write_text(page, _page(read, found))
     if steps is not None:
         write_text(steps, steps_csv(found.replicas))
     if as_json:
@@ -70,6 +75,34 @@ def serve(
         click.echo(json.dumps({**without_details(found.fields), "error_ranges": ranges}, indent=2))
         return
     click.echo("\n".join([*headline(found), table(found.fields, found.settings), *range_lines(found)]))
+
+
+def _write_requests(found: Prediction, path: Path) -> None:
+    """Write a row a request, as CSV or Parquet by the ending."""
+    from fabrictwin.base.textfile import write_text
+    from fabrictwin.serving.report.bench import requests_columns, requests_csv
+    from fabrictwin.study.sweep.table_files import write_table
+
+    if path.suffix == ".parquet":
+        write_table(path, requests_columns(found.served))
+    else:
+        write_text(path, requests_csv(found.served))
+
+
+def _page(spec: Spec, found: Prediction) -> str:
+    from fabrictwin.base.progress import Progress
+    from fabrictwin.catalog.price_book import price_book
+    from fabrictwin.study.servers.gains import as_it_is, gains
+    from fabrictwin.study.servers.server_page import server_page
+    from fabrictwin.study.servers.token_cost import Prices
+
+    cost = Prices.of(spec, price_book(None)).token(
+        gpus=found.gpus, tokens_per_s=float(found.fields["output_throughput"])
+    )
+    with Progress() as progress:
+        changes = gains(spec, found, progress.stage)
+    seed = found.seed
+    return server_page(found, name=spec.name, seed=seed, cost=cost, before=as_it_is(found), gains=changes)
 
 
 def _judge(spec: Spec, given: str, seed: int | None, *, as_json: bool) -> None:

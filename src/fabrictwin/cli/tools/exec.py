@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from fabrictwin.cli.completion import host_name
-from fabrictwin.cli.options import FILE, file, written
+from fabrictwin.cli.options import FILE, capture_options, file, written
 
 if TYPE_CHECKING:
     from fabrictwin.base.capabilities import Fidelity
+    from fabrictwin.capture.recorder import CaptureRequest
     from fabrictwin.live.clock.pace import ClockName
 
 
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 )
 @written("--messages", help="Write a line of CSV for each message.")
 @click.option("--summary/--no-summary", default=True, help="Say at the end what crossed the twin, and its times.")
+@click.option("--netns", is_flag=True, help="Give each host a network namespace with ib0 over the twin (IPoIB).")
+@capture_options
 @click.pass_context
 def exec(
     context: click.Context,
@@ -57,6 +60,8 @@ def exec(
     clock: str,
     messages: Path | None,
     summary: bool,
+    netns: bool,
+    capture: CaptureRequest | None,
 ) -> None:
     """Run a program, or one on each host, with the twin's adapters in place of the machine's."""
     from fabrictwin.base.errors import ConfigError
@@ -72,6 +77,13 @@ def exec(
         raise ConfigError("expected one of --cluster SPEC and --twin SOCKET")
     if twin is not None and messages is not None:
         raise ConfigError("got --messages with --twin, expected it where the twin is started", key="--messages")
+    for key, given in (("--netns", netns), ("--pcap", capture is not None)):
+        if twin is not None and given:
+            raise ConfigError(f"got {key} with --twin, expected it where the twin is started", key=key)
+    if netns and clock != "real":
+        raise ConfigError(
+            "got 'virtual' with --netns, expected 'real': the kernel's clock is the machine's", key="--clock"
+        )
     if twin is not None and clock != "real":
         raise ConfigError("got 'virtual' with --twin, expected it where the twin is started", key="--clock")
     if clock == "virtual" and platform.machine() != "x86_64":
@@ -88,5 +100,7 @@ def exec(
             clock=cast("ClockName", clock),
             messages=messages,
             summary=summary,
+            netns=netns,
+            capture=capture,
         )
     context.exit(code)

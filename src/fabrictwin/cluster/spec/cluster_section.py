@@ -162,12 +162,19 @@ class Topology(Model):
         return self
 
 
+IpoibMode = Literal["datagram", "connected"]
+
+
 def _of_its_technology(network: Any) -> Any:
     if network.qos is not None and network.technology != "ethernet":
         raise ValueError("got qos on InfiniBand, expected it only on Ethernet: credits need none")
     if network.congestion_control is not None and network.technology != "infiniband":
         raise ValueError(
             "got congestion_control on Ethernet, expected it only on InfiniBand; run.packet has control"
+        )
+    if network.ipoib is not None and network.technology != "infiniband":
+        raise ValueError(
+            "got ipoib on Ethernet, expected it only on InfiniBand: hosts there have Ethernet interfaces"
         )
     return network
 
@@ -186,6 +193,7 @@ class Network(Model):
     routing: Routing = Routing()
     qos: Qos | None = None  # Ethernet
     congestion_control: CongestionControl | None = None  # InfiniBand
+    ipoib: IpoibMode | None = None  # InfiniBand; of hosts' interfaces in `exec --netns`
 
     _fitting = model_validator(mode="after")(_of_its_technology)
 
@@ -253,6 +261,7 @@ class DiscoveredCluster(Model):
     mtu: Mtu = MTU
     routing: Routing = Routing()
     congestion_control: CongestionControl | None = None
+    ipoib: IpoibMode | None = None
 
 
 def _number64(value: object) -> object:
@@ -392,6 +401,7 @@ class ExplicitCluster(Model):
     routing: Routing = Routing()
     qos: Qos | None = None  # Ethernet
     congestion_control: CongestionControl | None = None  # InfiniBand
+    ipoib: IpoibMode | None = None  # InfiniBand
 
     _fitting = model_validator(mode="after")(_of_its_technology)
 

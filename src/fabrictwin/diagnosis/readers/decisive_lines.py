@@ -25,17 +25,20 @@ _TROUBLE = (
     b"corrupt", b"violation", b"overflow", b"deadlock", b"wrong", b"bad ", b"terminat", b"crash", b"disab",
     b"incorrect", b"non-", b"undefined", b"unsupported", b"only ", b"too ", b"inactive", b"unbound", b"lower than",
     b"storm", b"stuck", b"replayed", b"rewound", b"less than", b"more than", b"greater than", b"larger than",
-    b"hang", b"hung", b"unset", b"restart", b"drain", b"reject", b"violat", b"loss", b"drop", b"skip",
+    b"crit ", b"backtrace", b"hang", b"hung", b"unset", b"restart", b"drain", b"reject", b"violat",
+    b"loss", b"drop", b"skip",
 )  # fmt: skip
 _SHAPE = b"0123456789abcdefABCDEF\r\n"
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
 _FATAL = re.compile(
     r"^\W*(?:\[\w+\]:? ?)?(?:\w+\.)*\w*(?:Error|Exception|KeyboardInterrupt)\b(?:: |$)|terminate called|what\(\):|"
-    r"\bFATAL\b|\bFatal\b|\bfatal: |\bCRITICAL\b|\bpanic\b|core dumped|unhandled|\b[Aa]borted\b|NCCL WARN"
+    r"\bFATAL\b|\bFatal\b|\bfatal: |\bCRIT(?:ICAL)?\b|\bpanic\b|core dumped|unhandled|\b[Aa]borted\b|NCCL WARN"
 )
 _ERROR = re.compile(
-    r"\bERROR\b|\b[Ee]rrors?\b|\berr\b|\w+(?:Error|Exception)\b|\b[Ff]ail(?:ed|ure|s)?\b|\bFAIL(?:ED|URE)?\b|\b(?:killed|crashed|died)\b|"
-    r"\b(?:[Cc]annot|can't|could(?: not|n't)|[Uu]nable to|refused|[Dd]enied|timed out|[Nn]ot found|No such)\b|"
+    r"\bERROR\b|\b[Ee]rrors?\b|\berr\b|\w+(?:Error|Exception)\b|\b[Ff]ail(?:ed|ure|s)?\b|\bFAIL(?:ED|URE)?\b|"
+    r"\b(?:killed|crashed|died)\b|"
+    r"\b(?:[Cc]annot|[Cc]an't|[Cc]ould(?: not|n't)|[Ii]nvalid|[Uu]nable to)\b|"
+    r"\b(?:refused|[Dd]enied|timed out|[Nn]ot found|No such)\b|"
     r"\[E\d* |^E\d{4} "
 )
 _WARN = re.compile(r"\bWARN(?:ING)?\b|\[W\d* |^W\d{4} ")

@@ -77,6 +77,9 @@ def _gain(case: Case, fault: str) -> str:
     return "" if case.expected is None else case.expected.gain_without(fault)
 
 
+_CONNECTION = re.compile(r"[Cc]onnect(?:ion)? to .*(?:failed|returned|refused)")
+
+
 def sockets(case: Case) -> Iterator[Finding]:
     """NCCL fell back to sockets, on all hosts or on some."""
     networks = case.of("nccl.network")
@@ -99,13 +102,15 @@ def sockets(case: Case) -> Iterator[Finding]:
     if case.nodes == 1 and not ways:
         return
     alone = case.nodes < 2
+    # a job that ended in a connection did not end because sockets are slow
+    ended = any(_CONNECTION.search(fact.text) for fact in case.of("nccl.warn"))
     yield found(
         "socket-fallback",
         [*missing, *socket, *ways],
         "NET/IB : No device found" if missing else "Using network Socket",
         "Using network IB",
         0.95 if not alone else 0.6,
-        severity=Severity.WARNING if alone else Severity.ERROR,
+        severity=Severity.WARNING if alone or ended else Severity.ERROR,
         expected_from=TWIN if case.expected is not None else "",
         gain=_gain(case, "no-rdma-devices"),
     )

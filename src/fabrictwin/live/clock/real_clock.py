@@ -8,6 +8,7 @@ receive as on hardware.
 from __future__ import annotations
 
 import os
+import select
 import time
 
 from fabrictwin.live.clock.pace import IDLE_S, ClockName, Served
@@ -15,7 +16,7 @@ from fabrictwin.live.context import Context
 
 _STEPS = 256  # of the engine, before sockets are looked at again
 _SPINS = 200  # rounds without news that are spun, while something is in flight
-_NAP_S = 0.001
+_NAP_S = 0.0002
 
 
 class RealClock:
@@ -40,7 +41,11 @@ class RealClock:
 
     def turn(self, wait_s: float | None) -> None:
         served = self._served
-        happened = served.poll.poll(self._wait_s() if wait_s is None else wait_s)
+        wait = self._wait_s() if wait_s is None else wait_s
+        if wait == _NAP_S:  # epoll counts in milliseconds
+            select.select([served.poll], [], [], wait)
+            wait = 0
+        happened = served.poll.poll(wait)
         if happened:
             self._quiet = 0
             self._behind = not self._under_way()
@@ -59,6 +64,10 @@ class RealClock:
         """True where modelled time has anything to do; otherwise it stands, until somebody posts something."""
         world = self._served.world
         return bool(world.records or world.timers) or not world.idle
+
+    def behind_ps(self) -> int:
+        """Return how far modelled time is behind the wall clock."""
+        return (time.monotonic_ns() - self._origin_ns) * 1000 - self._served.world.instant_ps
 
     def catch_up(self) -> None:
         if self._behind:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,11 +57,18 @@ def environment(
     }
 
 
-def start(program: Program, socket: Path, root: Path, *, clock: ClockName = "real") -> subprocess.Popen[bytes]:
-    """Start a program. Raises ConfigError."""
+def start(
+    program: Program,
+    socket: Path,
+    root: Path,
+    *,
+    clock: ClockName = "real",
+    enter: Callable[[], None] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a program, which `enter` puts into its host's namespace. Raises ConfigError."""
     variables = environment(program.host, socket, root, os.environ, clock=clock)
     try:
-        return subprocess.Popen(program.command, env=variables)
+        return subprocess.Popen(program.command, env=variables, preexec_fn=enter)
     except OSError as error:
         raise ConfigError(f"{program.command[0]}: {error.strerror}") from None
 

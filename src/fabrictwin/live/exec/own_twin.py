@@ -20,6 +20,8 @@ from fabrictwin.live.exec import launch, program_list
 from fabrictwin.live.exec.launch import Program
 
 if TYPE_CHECKING:
+    from fabrictwin.capture.recorder import CaptureRequest
+    from fabrictwin.live.ipoib.hosts import Hosts
     from fabrictwin.live.server import Server
 
 
@@ -47,13 +49,24 @@ class Wanted:
 
 
 def run(
-    cluster: Path, wanted: Wanted, *, engine: Fidelity, clock: ClockName, messages: Path | None, summary: bool
+    cluster: Path,
+    wanted: Wanted,
+    *,
+    engine: Fidelity,
+    clock: ClockName,
+    messages: Path | None,
+    summary: bool,
+    netns: bool = False,
+    capture: CaptureRequest | None = None,
 ) -> int:
     """Start a twin, run programs on it, and say what they did; returns their exit code. Raises ConfigError."""
     from fabrictwin.cluster.build_blueprint import build as build_cluster
+    from fabrictwin.cluster.spec.cluster_section import GeneratedCluster
     from fabrictwin.cluster.spec.spec import load_cluster
+    from fabrictwin.live.ipoib.hosts import Hosts
     from fabrictwin.live.server import Server
     from fabrictwin.twin.spec_twin import faulty_twin
+    from fabrictwin.verbs.packet_capture import capture as record
 
     for name in native_libraries.LIBRARIES:
         native_libraries.library(name)  # says what is missing before anything else is done
@@ -67,24 +80,38 @@ def run(
                 log = stack.enter_context(messages.open("w"))
         server = Server(twin, engine=engine, log=log, clock=clock)
         stack.callback(server.close)
+        if capture is not None:
+            at, snaplen = capture.at, capture.snaplen
+            stack.enter_context(record(capture.path, at=at, snaplen=snaplen, world=server.world))
+        hosts = None
+        if netns:
+            network = spec.cluster.network if isinstance(spec.cluster, GeneratedCluster) else spec.cluster
+            hosts = Hosts(server, [program.host for program in programs], network.ipoib or "datagram")
+            stack.callback(hosts.close)
         server.warm_up()
         before = time.monotonic()
         interruption = launch.Interruption()
-        codes = serve_programs(server, programs, interruption)
+        codes = serve_programs(server, programs, interruption, hosts)
         if summary:
             launch.say(server.statistics.summary(time.monotonic() - before))
+            if hosts is not None:
+                launch.say(hosts.summary())
     return interruption.exit_code(codes)
 
 
-def serve_programs(server: Server, programs: Sequence[Program], interruption: launch.Interruption) -> list[int]:
-    """Serve until all programs have ended; returns their return codes."""
+def serve_programs(
+    server: Server, programs: Sequence[Program], interruption: launch.Interruption, hosts: Hosts | None = None
+) -> list[int]:
+    """Serve until all programs have ended, each in its host's namespace if it has one; returns their codes."""
     running: list[subprocess.Popen[bytes]] = []
     descriptors: list[int] = []
     with interruption.noted():
         try:
             trees = {program.host: server.tree(program.host) for program in programs}
             for program in programs:
-                started = launch.start(program, server.socket, trees[program.host], clock=server.clock.name)
+                enter = None if hosts is None else hosts.namespaces[program.host].enter
+                root = trees[program.host]
+                started = launch.start(program, server.socket, root, clock=server.clock.name, enter=enter)
                 running.append(started)
                 descriptors.append(os.pidfd_open(started.pid))
                 server.watch_descriptor(descriptors[-1], partial(_ended, server, descriptors[-1]))

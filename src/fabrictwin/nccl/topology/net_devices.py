@@ -101,12 +101,11 @@ def failure(
     for host in networks:
         filtered = has(causes.get(host, ()), "interface-filter")
         wanted = settings.socket_ifname
-        there = interfaces(fabric, host)
         why = ""
         if filtered:
             why = f"NCCL_SOCKET_IFNAME={filtered.interfaces} lets no interface of the host through"
-        elif wanted is not None and not chosen(settings, there):
-            names = ", ".join(each.name for each in there)
+        elif wanted is not None and not chosen(settings, interfaces(fabric, host)):
+            names = ", ".join(each.name for each in interfaces(fabric, host))
             why = f"NCCL_SOCKET_IFNAME={wanted.text} lets none of {names} through"
         if why:
             return Failure(host, "Bootstrap : no socket interface found", "ncclInternalError", why)
@@ -143,7 +142,7 @@ def _unreached(
     fabric: Fabric, host: int, network: HostNetwork, causes: tuple[HostCause, ...], settings: Settings
 ) -> Failure | None:
     """RoCE with a GID that no router carries on. One switch is one subnet."""
-    nic = np.flatnonzero(fabric.node_host[fabric.nic_node] == host)[network.adapters[0]]
+    nic = np.searchsorted(fabric.nic_node, fabric.host_node_start[host]) + network.adapters[0]
     port = fabric.nic_port[nic]
     spraying = "efa" in fabric.type_names[fabric.node_type[fabric.nic_node[nic]]]
     if fabric.port_kind[port] != LinkKind.ETHERNET or len(fabric.switch_names) <= 1 or spraying:

@@ -26,6 +26,17 @@ def decode_section(serving: Serving) -> Serving:
     return _section(serving, serving.disaggregated.decode)
 
 
+def _sides(serving: Serving) -> list[Serving]:
+    asked = serving.disaggregated
+    assert asked is not None
+    return [_section(serving, pool) for pool in (asked.prefill, asked.decode)]
+
+
+def pools_gpus(serving: Serving) -> int:
+    """Return the GPUs of both pools."""
+    return sum(side.world * side.replicas for side in _sides(serving))
+
+
 def disaggregated(spec: Spec, serving: Serving) -> Disaggregated:
     """Return both sides of a server, ready to run; prefilling engines take the first GPUs. Raises ConfigError."""
     asked = serving.disaggregated
@@ -36,8 +47,8 @@ def disaggregated(spec: Spec, serving: Serving) -> Disaggregated:
     if serving.replicas > 1:
         raise spec.error("workload.serving.replicas", "got several beside pools, which have replicas of their own")
     found = machine(spec)
-    sides = [_section(serving, pool) for pool in (asked.prefill, asked.decode)]
-    gpus = sum(side.world * side.replicas for side in sides)
+    sides = _sides(serving)
+    gpus = pools_gpus(serving)
     if gpus > found.per_host * found.hosts:
         raise spec.error(key, f"got pools of {gpus} GPUs, and the cluster has {found.per_host * found.hosts}")
     ready = [server(spec, side) for side in sides]

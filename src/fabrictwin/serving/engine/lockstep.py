@@ -152,7 +152,7 @@ class Lockstep(Ranks):
         done = now
         for stage, time in enumerate(times):
             done = self._stages[stage] = max(done, self._stages[stage]) + time
-        for rank, batch in zip(self.ranks, batches, strict=True):
-            if batch.total:
-                rank.record(batch, now, done)
+        for rank, batch, shape in zip(self.ranks, batches, shapes, strict=True):
+            if shape is not None:
+                rank.record(batch, now, done, shape.decodes)
         return done

@@ -40,7 +40,17 @@ class HostTimes:
     output_ps: int = 0
 
 
-STEP_FIELDS = ("launched_ps", "done_ps", "tokens", "requests", "preempted", "running", "waiting", "free_blocks")
+STEP_FIELDS = (
+    "launched_ps",
+    "done_ps",
+    "tokens",
+    "requests",
+    "decodes",
+    "preempted",
+    "running",
+    "waiting",
+    "free_blocks",
+)
 """Of each step: when it was launched and done, what was in it, and what it left running, waiting and free."""
 
 WAITING_WEIGHT = 4
@@ -62,8 +72,8 @@ class Deliveries:
 class Replica:
     """A scheduler with a clock. `act` runs one turn of its loop; `next_ps` says when that is due.
 
-    `merges_decodes`: steps in which nothing happens but that few requests decode are counted together. What comes
-    out is the same.
+    `admitted_ps` says when each request first ran. `merges_decodes`: steps in which nothing happens but that few
+    requests decode are counted together. What comes out is the same.
     """
 
     def __init__(
@@ -79,8 +89,9 @@ class Replica:
         self.next_ps = NEVER
         self.in_flight = 0
         self.deliveries = Deliveries()
+        self.admitted_ps: dict[int, int] = {}
         self._steps = array("q")
-        self._cost = cost
+        self.cost = cost
         self._host = host
         self._accepted = accepted
         self._arrived: deque[tuple[int, Request]] = deque()
@@ -228,8 +239,8 @@ class Replica:
             shape.decode_context += count
             shape.longest_decode += 1
             shape.shortest_decode += 1
-            done = stage = max(launched, stage) + self._cost.stages_ps(shape)[0]
-            steps.extend((launched, done, count, count, 0, count, 0, free))
+            done = stage = max(launched, stage) + self.cost.stages_ps(shape)[0]
+            steps.extend((launched, done, count, count, count, 0, count, 0, free))
             now, done_before = (done_before, done) if ahead else (done, done)
             deliveries.request.extend(numbers)
             deliveries.at_ps.extend([now + output_ps] * count)
@@ -255,24 +266,28 @@ class Replica:
 
     def _run(self, batch: Batch, now: int) -> int:
         """Launch a batch; returns when its last stage is done."""
-        times = self._cost.stages_ps(shape_of(batch, self._decode_tokens))
+        shape = shape_of(batch, self._decode_tokens)
+        times = self.cost.stages_ps(shape)
         if len(self._stages) != len(times):
             self._stages = [0] * len(times)
         done = now
         for stage, time in enumerate(times):
             done = self._stages[stage] = max(done, self._stages[stage]) + time
-        self.record(batch, now, done)
+        self.record(batch, now, done, shape.decodes)
         return done
 
-    def record(self, batch: Batch, now: int, done: int) -> None:
-        """Keep a step that was launched and is done then."""
+    def record(self, batch: Batch, now: int, done: int, decodes: int) -> None:
+        """Keep a step that was launched and is done then, and when requests first ran."""
         scheduler = self.scheduler
+        for request in batch.admitted:
+            self.admitted_ps.setdefault(request.number, now)
         self._steps.extend(
             (
                 now,
                 done,
                 batch.total,
                 len(batch.tokens),
+                decodes,
                 len(batch.preempted),
                 len(scheduler.running),
                 len(scheduler.waiting),

@@ -201,22 +201,26 @@ def table(fields: dict[str, Any], settings: BenchSettings) -> str:
     return "\n".join(lines)
 
 
-def requests_csv(served: Served) -> str:
-    """Return one line a request: what it asked for, where it went, when it got its tokens."""
+def requests_columns(served: Served) -> dict[str, list[int] | list[float]]:
+    """Return columns with a row a request: what it asked for, where it went, when it got its tokens."""
     times = latencies(served)
-    head = "request,replica,sent_s,input_tokens,output_tokens,cached_tokens,preemptions,ttft_s,tpot_s,e2el_s"
-    rows = zip(
-        range(len(served.demand)),
-        served.replica.tolist(),
-        (served.sent_ps / PS_PER_S).tolist(),
-        served.demand.prompt.tolist(),
-        times.outputs.tolist(),
-        served.hits.tolist(),
-        served.preemptions.tolist(),
-        times.ttft.tolist(),
-        times.tpot.tolist(),
-        times.e2el.tolist(),
-        strict=True,
-    )
+    return {
+        "request": list(range(len(served.demand))),
+        "replica": served.replica.tolist(),
+        "sent_s": (served.sent_ps / PS_PER_S).tolist(),
+        "input_tokens": served.demand.prompt.tolist(),
+        "output_tokens": times.outputs.tolist(),
+        "cached_tokens": served.hits.tolist(),
+        "preemptions": served.preemptions.tolist(),
+        "ttft_s": times.ttft.tolist(),
+        "tpot_s": times.tpot.tolist(),
+        "e2el_s": times.e2el.tolist(),
+    }
+
+
+def requests_csv(served: Served) -> str:
+    """Return the columns of requests as one line each."""
+    columns = requests_columns(served)
+    rows = zip(*columns.values(), strict=True)
     lines = [",".join(f"{cell:.9f}" if isinstance(cell, float) else str(cell) for cell in row) for row in rows]
-    return "\n".join([head, *lines, ""])
+    return "\n".join([",".join(columns), *lines, ""])

@@ -50,7 +50,7 @@ def headline(found: Prediction) -> list[str]:
     more += ", EP" if server.served.experts.whole else ""
     return [
         f"vLLM {server.release.name}: {len(found.replicas) // data} × (TP {group.size}, PP {pipeline}{more}) on "
-        f"{server.gpus} {server.served.gpu}",
+        f"{found.gpus} {server.served.gpu}",
         *cache_lines(server),
         f"{steps:,} steps of {computed / steps:.1f} tokens, "
         f"{preempted} preemptions, {int(found.served.hits.sum()) / prompt:.1%} of prompts cached",

@@ -17,10 +17,14 @@ from fabrictwin.serving.step.expert_parallel import ExpertLayout
 from fabrictwin.serving.step.graphs import padded_to
 from fabrictwin.serving.step.grid import table
 from fabrictwin.serving.step.kernels import Kernels
+from fabrictwin.serving.step.parts import Parts
 from fabrictwin.serving.step.shape import StepShape
 from fabrictwin.workload.layers.number_formats import Precision
 from fabrictwin.workload.model.model_blocks import Experts, Linear
 from fabrictwin.workload.model.model_sizes import Model
+
+_Step = tuple[int, int, int, bool, bool]
+"""Tokens, tokens that go to experts, tokens that come out, if it was captured, if it computes prompts too."""
 
 HIDDEN_BYTES = 2
 COMPILED_LAUNCH_US = 5.0
@@ -102,7 +106,8 @@ class AnalyticCost:
         launch = COMPILED_LAUNCH_US if graph_sizes else EAGER_LAUNCH_US
         self._launch_us = launch * (len(model.attention_linears()) + (11 if sparse else 8))
         self._spread = served.experts
-        self._between = table(points, [self._between_us(count) for count in points], max_tokens)
+        self._reduces = table(points, [self._reduces_us(count) for count in points], max_tokens)
+        self._exchanges = table(points, [self._exchanges_us(count) for count in points], max_tokens)
         self._routed = self._routed_table(max_tokens)
         self._embed = table(points, [self._embed_us(count) for count in points], max_tokens)
         rows = _points(max_sequences)
@@ -118,6 +123,9 @@ class AnalyticCost:
         self._kv_heads = 1 if model.latent else max(1, model.kv_heads // self._tp)
         self._width = model.key_size + model.value_size
         self._windows = model.windows
+        self._decoded: dict[_Step, int] = {}
+        self._decoded_attention = [0.0, 0.0]
+        self._decoded_launches = [0.0, 0.0]
 
     def _linear(self, tokens: int, linear: Linear) -> float:
         inner, out = linear.inner, linear.out
@@ -165,16 +173,21 @@ class AnalyticCost:
         times = [share * self._experts(count, model.experts) if count else 0.0 for count in points]
         return table(points, times, last)
 
-    def _between_us(self, tokens: int) -> float:
-        """Messages among ranks in one layer: after attention, after the MLP, and to experts and back."""
-        if not tokens:
+    def _reduces_us(self, tokens: int) -> float:
+        """All-reduces of tensor parallelism in one layer: after attention, and after the MLP."""
+        spread = self._spread
+        if spread.traffic is None or spread.reduces:
+            ends = 1.0
+        else:
+            ends = 1 - self._model.sparse_layers / self._model.layers
+        return (1 + ends) * self._all_reduce_us(tokens)
+
+    def _exchanges_us(self, tokens: int) -> float:
+        """Ways of tokens to experts and back in one layer, the mean over layers with and without them."""
+        traffic = self._spread.traffic
+        if not tokens or traffic is None:
             return 0.0
-        spread, reduced = self._spread, self._all_reduce_us(tokens)
-        if spread.traffic is None:
-            return 2 * reduced
-        sparse = self._model.sparse_layers / self._model.layers
-        ends = reduced if spread.reduces else (1 - sparse) * reduced
-        return reduced + ends + sparse * spread.traffic.time_us(tokens)
+        return self._model.sparse_layers / self._model.layers * traffic.time_us(tokens)
 
     def _all_reduce_us(self, tokens: int) -> float:
         return self._served.group.time_us(tokens * self._model.hidden * HIDDEN_BYTES) if tokens else 0.0
@@ -218,8 +231,8 @@ class AnalyticCost:
     def stages_ps(self, shape: StepShape) -> tuple[int, ...]:
         """Return how long each stage takes, picoseconds."""
         tokens = self._pad[shape.tokens]
-        captured = shape.tokens <= self._graph
-        return self._times(tokens, tokens, self._attention_us(shape), shape.samples, captured=captured)
+        step = (tokens, tokens, shape.samples, shape.tokens <= self._graph, bool(shape.chunks))
+        return self._times(step, self._attention_us(shape), shape.decodes)
 
     def together_ps(self, shapes: Sequence[StepShape | None]) -> tuple[int, ...]:
         """Return how long each stage takes where data parallel ranks step together; None: a rank without work.
@@ -235,15 +248,20 @@ class AnalyticCost:
         total = tokens * len(shapes) if captured else total
         attention = max(self._attention_us(shape) for shape in busy)
         samples = max(shape.samples for shape in busy)
-        return self._times(tokens, total, attention, samples, captured=captured)
+        mixed = any(shape.chunks for shape in busy)
+        step = (tokens, total, samples, captured, mixed)
+        return self._times(step, attention, sum(shape.decodes for shape in busy))
 
-    def _times(
-        self, tokens: int, routed: int, attention: float, samples: int, *, captured: bool
-    ) -> tuple[int, ...]:
+    def _times(self, step: _Step, attention: float, decodes: int) -> tuple[int, ...]:
+        tokens, routed, samples, captured, mixed = step
         layer = self._layer[tokens] + self._routed[routed] + attention
-        if not captured:
-            layer = max(layer, self._launch_us)
-        layer += self._between[tokens]
+        if not captured and layer < self._launch_us:
+            self._decoded_launches[mixed] += decodes * (self._launch_us - layer)
+            layer = self._launch_us
+        if decodes:
+            self._decoded[step] = self._decoded.get(step, 0) + decodes
+            self._decoded_attention[mixed] += decodes * attention
+        layer += self._reduces[tokens] + self._exchanges[tokens]
         times = []
         for stage, layers in enumerate(self._stages):
             time = layers * layer
@@ -255,3 +273,21 @@ class AnalyticCost:
                 time += self._send[stage][tokens]
             times.append(round(time * PS_PER_US))
         return tuple(times)
+
+    def decode_parts(self, *, mixed: bool) -> Parts:
+        """Return what decoded tokens spent in steps so far, summed over tokens: in steps that computed prompts too
+        (`mixed`), or in others.
+        """
+        layers = self._model.layers
+        found = Parts(
+            attention=layers * self._decoded_attention[mixed], launches=layers * self._decoded_launches[mixed]
+        )
+        for (tokens, routed, samples, _, beside), count in self._decoded.items():
+            if beside == mixed:
+                found.linear += count * layers * self._layer[tokens]
+                found.experts += count * layers * self._routed[routed]
+                found.tensor_parallel += count * layers * self._reduces[tokens]
+                found.expert_parallel += count * layers * self._exchanges[tokens]
+                found.pipeline += count * sum(send[tokens] for send in self._send)
+                found.ends += count * (self._embed[tokens] + self._head[samples])
+        return found

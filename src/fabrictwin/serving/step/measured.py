@@ -24,6 +24,7 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.serving.step.graphs import padded_to
 from fabrictwin.serving.step.grid import Grid, table
+from fabrictwin.serving.step.parts import Parts
 from fabrictwin.serving.step.shape import StepShape
 from fabrictwin.serving.traces.rows import Row, csv_rows
 
@@ -220,18 +221,30 @@ class MeasuredCost:
         once = _sum(dense, [(name, 1) for name in ONCE], max_tokens)
         rows = _by_layer(files.per_sequence, "sequences")
         communicates = between_us or [0.0] * (max_tokens + 1)
-        self._tokens_us = [
-            once[count] + layers * (per_layer[count] + communicates[count]) for count in range(max_tokens + 1)
-        ]
+        self._linear_us = [layers * per_layer[count] for count in range(max_tokens + 1)]
+        self._between_us = [layers * communicates[count] for count in range(max_tokens + 1)]
+        self._once_us = once
         self._rows_us = _sum(rows, [(name, 1) for name in rows], max_sequences)
         self._attention = _Attention(files.attention, files.skew)
         self._layers = layers
         self._padded = padded_to(graph_sizes, max_tokens)
+        self._decoded = (Parts(), Parts())
 
     def stages_ps(self, shape: StepShape) -> tuple[int, ...]:
         """Return the time of the one stage, picoseconds."""
         tokens = self._padded[shape.tokens] if shape.uniform else shape.tokens
-        time = (
-            self._tokens_us[tokens] + self._rows_us[shape.samples] + self._layers * self._attention.layer_us(shape)
-        )
-        return (round(time * PS_PER_US),)
+        linear, between = self._linear_us[tokens], self._between_us[tokens]
+        ends = self._once_us[tokens] + self._rows_us[shape.samples]
+        attention = self._layers * self._attention.layer_us(shape)
+        count = shape.decodes
+        if count:
+            spent = self._decoded[bool(shape.chunks)]
+            spent.linear += count * linear
+            spent.tensor_parallel += count * between
+            spent.ends += count * ends
+            spent.attention += count * attention
+        return (round((linear + between + ends + attention) * PS_PER_US),)
+
+    def decode_parts(self, *, mixed: bool) -> Parts:
+        """Return what decoded tokens spent in steps so far: in those with prompts (`mixed`), or in others."""
+        return self._decoded[mixed]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fabrictwin.serving.scheduler.batch import Batch
+from fabrictwin.serving.step.parts import Parts
 
 
 @dataclass(slots=True)
@@ -67,3 +68,6 @@ class StepCost(Protocol):
 
     def stages_ps(self, shape: StepShape) -> tuple[int, ...]:
         """Return how long each stage of the pipeline computes a step, with what it communicates, picoseconds."""
+
+    def decode_parts(self, *, mixed: bool) -> Parts:
+        """Return what decoded tokens spent in steps so far: in those with prompts (`mixed`), or in others."""

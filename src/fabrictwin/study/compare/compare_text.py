@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from fabrictwin.base.units import PS_PER_S, format_size, format_time
@@ -100,8 +101,20 @@ def text(found: Comparison) -> str:
     ]
     if ends := steps_ends(found):
         lines += ["", *(f"  {end}" for end in ends)]
-    lines += ["", *_words(verdict(found))]
+    lines += ["", *_turning_rows(found), "", *_words(verdict(found))]
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _turning_rows(found: Comparison) -> list[str]:
+    """Each input at half and at twice: the fastest, the cheapest, and how much dearer the next is."""
+    rows = [("input", "at", "shortest step", "cheapest tokens", "next")]
+    for name, at in found.answers_at.items():
+        for factor, answer in at.items():
+            much = "half" if factor < 1 else "twice"
+            ahead = "" if answer.ahead is None else f"{answer.ahead:+.2%}"
+            rows.append((name, much, answer.fastest, answer.cheapest or "not known", ahead))
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    return ["  " + "  ".join(f"{cell:{w}}" for cell, w in zip(row, widths, strict=True)) for row in rows]
 
 
 def steps_ends(found: Comparison) -> list[str]:
@@ -188,9 +201,9 @@ def data(found: Comparison) -> dict[str, Any]:
         "seed": found.seed,
         "jitter_assumed": found.assumed_jitter,
         "fabrics": [_fabric(f) for f in found.fabrics],
-        "cheapest_at": {
-            name: {f"{factor:g}": fabric for factor, fabric in at.items()}
-            for name, at in found.cheapest_at.items()
+        "answers_at": {
+            name: {f"{factor:g}": asdict(answer) for factor, answer in at.items()}
+            for name, at in found.answers_at.items()
         },
         "verdict": {
             "answer": said.answer,

@@ -9,7 +9,7 @@ only.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -31,12 +31,14 @@ from fabrictwin.study.compare.without_rdma import over_sockets
 from fabrictwin.study.cost.bill_of_materials import bill_of_materials
 from fabrictwin.study.cost.cluster_cost import Cost, cost
 from fabrictwin.study.cost.network_needed import needed
-from fabrictwin.study.cost.price_ranges import network_range, turns
+from fabrictwin.study.cost.price_ranges import FACTORS, network_range
+from fabrictwin.study.cost.turning_inputs import Answer, answers, without_hosts
 from fabrictwin.study.jitter.interference import measured as measured_sources
 from fabrictwin.study.jitter.jitter_sources import ASSUMED, Jitter, Network
 from fabrictwin.study.jitter.jitter_study import Sampler, Steps
 
 STEPS = 1000
+HOSTS, NETWORK = "jitter of hosts", "delays of the network"  # inputs that change steps
 BUDGET = 100_000_000  # operations walked for each fabric's distribution
 
 
@@ -70,6 +72,7 @@ class OnFabric:
     cost: Cost
     network: NetworkPrice
     exchanges: bool  # the job has an all-to-all between hosts
+    steps_at: Mapping[str, Mapping[float, float]]  # median step by input, at half and at twice of it, ps
 
     @property
     def per_million_tokens(self) -> float | None:
@@ -87,7 +90,7 @@ class Comparison:
     seed: int
     assumed_jitter: bool
     fabrics: tuple[OnFabric, ...]
-    cheapest_at: Mapping[str, Mapping[float, str]]  # by assumed price: at half and twice of it
+    answers_at: Mapping[str, Mapping[float, Answer]]  # by input: at half and twice of it
 
     @property
     def best(self) -> OnFabric:
@@ -140,7 +143,12 @@ def compare(
         seed=spec.run.seed,
         assumed_jitter=spec.jitter is None,
         fabrics=tuple(one for _, _, one in found),
-        cheapest_at=turns({one.name: one.cost for _, _, one in found}, book),
+        answers_at=answers(
+            {one.name: one.cost for _, _, one in found},
+            book,
+            {one.name: one.steps.p50 for _, _, one in found},
+            {one.name: one.steps_at for _, _, one in found},
+        ),
     )
 
 
@@ -165,9 +173,9 @@ def _on_fabric(
 
     sampler = Sampler(spec, said, over_sockets if fabric.transport == "tcp" else None)
     factors = _factors(sampler, fabric, asked.seeds, said)
-    steps = _steps(sampler, asked.jitter, factors, seed=spec.run.seed, stage=said)
+    steps, steps_at = _steps(sampler, asked.jitter, factors, seed=spec.run.seed, stage=said)
     answer = _answer(name, fabric, sampler, steps, factors, book=asked.book, years=asked.years, stage=said)
-    return sampler.clean.job.layout_line, sampler.clean.job.program.ranks, answer
+    return sampler.clean.job.layout_line, sampler.clean.job.program.ranks, replace(answer, steps_at=steps_at)
 
 
 def _factors(sampler: Sampler, fabric: FabricPreset, seeds: Sequence[int], stage: Stage) -> Factors | None:
@@ -179,8 +187,10 @@ def _factors(sampler: Sampler, fabric: FabricPreset, seeds: Sequence[int], stage
     return measure(sampler.spec, sampler.job, stage, seeds=tuple(seeds))
 
 
-def _steps(sampler: Sampler, jitter: Jitter, factors: Factors | None, *, seed: int, stage: Stage) -> Steps:
-    """Sampled under the jitter, its network part replaced by what was measured."""
+def _steps(
+    sampler: Sampler, jitter: Jitter, factors: Factors | None, *, seed: int, stage: Stage
+) -> tuple[Steps, dict[str, dict[float, float]]]:
+    """Sampled under the jitter with what was measured of the network, and medians at half and twice of both."""
     jitter = measured_sources(sampler.spec, sampler.job, jitter, stage)
     if factors is not None:
         measured = Network(
@@ -190,8 +200,19 @@ def _steps(sampler: Sampler, jitter: Jitter, factors: Factors | None, *, seed: i
     unit = sampler.unit
     samples = max(64, min(STEPS, BUDGET // len(unit.base)))
     stage(f"walking {samples:,} steps")
-    drawn = unit.sample(jitter, samples, seed)
-    return Steps.of(sampler.steps(jitter, drawn, unit.units, STEPS, seed, sampler.link_ps(jitter, stage)))
+    link_ps = sampler.link_ps(jitter, stage)
+
+    def walked(of: Jitter, many: int) -> Steps:
+        return Steps.of(sampler.steps(of, unit.sample(of, many, seed), unit.units, STEPS, seed, link_ps))
+
+    fewer = max(64, samples // 4)
+    network, at = jitter.network, {HOSTS: {}, NETWORK: {}}  # type: tuple[Network | None, dict[str, dict[float, float]]]
+    for factor in FACTORS:
+        stage(f"walking steps at {factor:g} times the jitter")
+        scaled = jitter.scaled(factor)
+        at[HOSTS][factor] = walked(replace_network(scaled, network), fewer).p50
+        at[NETWORK][factor] = walked(replace_network(jitter, scaled.network), fewer).p50
+    return walked(jitter, samples), at
 
 
 def replace_network(jitter: Jitter, network: Network | None) -> Jitter:
@@ -242,7 +263,7 @@ def _answer(
             twin, clean.job.rank_node, SIZES, factor=factor or 1.0, sockets=fabric.transport == "tcp"
         ),
         latency_ps=small_message_ps(twin),
-        cost=cost(bill, book, years=years, tokens_per_s=tokens),
+        cost=without_hosts(cost(bill, book, years=years, tokens_per_s=tokens)),
         network=NetworkPrice(*network_range(bill, book), bill.count("switch"), built.count("switch")),
         exchanges=any(
             crosses and communication.kind == "all_to_all"
@@ -250,4 +271,5 @@ def _answer(
                 sampler.unit.crosses, sampler.unit.program.communications, strict=True
             )
         ),
+        steps_at={},
     )

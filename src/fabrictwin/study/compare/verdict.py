@@ -197,22 +197,35 @@ def _span(fabric: OnFabric) -> str:
 
 
 def _turning(found: Comparison) -> list[str]:
-    """Assumed prices that make another fabric's tokens the cheapest at half or twice, and those that do not."""
-    if found.cheapest.per_million_tokens is None or len(found.fabrics) < 2:
+    """Inputs that make another fabric the cheapest or the fastest at half or at twice, and those that do not."""
+    if len(found.fabrics) < 2:
         return []
-    now, stays, lines = found.cheapest.name, [], []
-    for name, at in found.cheapest_at.items():
-        other = {factor: fabric for factor, fabric in at.items() if fabric != now}
-        if not other:
-            stays.append(name)
-        for factor, fabric in other.items():
+    lines, stays = [], []
+    by_money = found.cheapest.name if found.cheapest.per_million_tokens is not None else None
+    for name, at in found.answers_at.items():
+        turned = False
+        for factor, answer in at.items():
             much = "half" if factor < 1 else "twice"
-            lines.append(f"with {name} at {much} its assumed price {fabric} trains the cheapest tokens, not {now}")
+            if answer.cheapest not in (None, by_money):
+                turned = True
+                lines.append(f"with {name} at {much} {answer.cheapest} trains the cheapest tokens, not {by_money}")
+            if _faster(found, name, factor, answer.fastest):
+                turned = True
+                lines.append(
+                    f"with {name} at {much} {answer.fastest} has the shortest median step, not {found.best.name}"
+                )
+        if not turned:
+            stays.append(name)
     if stays:
-        lines.append(
-            f"{now} stays the cheapest with each of {', '.join(stays)} at half and at twice its assumed price"
-        )
+        lines.append(f"each of these at half and at twice changes neither answer: {', '.join(stays)}")
     return lines
+
+
+def _faster(found: Comparison, name: str, factor: float, fastest: str) -> bool:
+    """Return true where another fabric is ahead there by more than steps called alike."""
+    there = {f.name: f.steps_at[name][factor] for f in found.fabrics if name in f.steps_at}
+    best = there.get(found.best.name)
+    return best is not None and fastest in there and there[fastest] * (1 + CLOSE) < best
 
 
 def _apart(found: Comparison) -> list[str]:
@@ -253,7 +266,8 @@ def _unknown(found: Comparison) -> tuple[str, ...]:
     unpriced = sorted({name for f in found.fabrics for name in f.cost.bill.unpriced})
     if unpriced:
         lines.append(
-            f"prices of {', '.join(unpriced)}, which costs a token leave out: a price book has room for them"
+            f"prices of {', '.join(unpriced)}: without those of hosts no cost of a token is given; "
+            "a price book has room for them"
         )
-    lines.append("how often each fabric breaks, and what running it asks of people")
+    lines.append("how much more or less people one fabric asks for than another: all are given as many")
     return tuple(lines)

@@ -3,18 +3,20 @@
     purchase    the bill of materials
     power       hosts at their mean draw, network at its most (links draw what they draw, busy or idle), times the
                 site's overhead
-    running     electricity of a year and upkeep as a share of the purchase
-    a token     purchase over `years` in equal parts and running, divided by the tokens of that time
+    running     electricity of a year, upkeep as a share of the purchase, people by the GPUs that one looks after
+    down time   interruptions by the job's GPUs, each times what is lost after one: a share of all time
+    a token     purchase over `years` in equal parts and running, divided by the tokens that are trained meanwhile
 
-Left out: interest, taxes, buildings, storage, the resale of old equipment, time in which the job does not run.
+Left out: interest, taxes, buildings, storage, the resale of old equipment.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fabrictwin.base.units import format_money, format_power
+from fabrictwin.base.units import PS_PER_S, format_money, format_power
 from fabrictwin.catalog.price_book import PriceBook
 from fabrictwin.study.cost.bill_of_materials import Bill
 
@@ -23,22 +25,43 @@ SECONDS_A_YEAR = HOURS_A_YEAR * 3600
 
 
 @dataclass(frozen=True)
+class Staff:
+    """People who keep a cluster, by role: how many and what all of them are paid a year; and its down time."""
+
+    count: Mapping[str, float]
+    pay: Mapping[str, float]
+    down: float  # share of all time in which the job does not train
+
+    @property
+    def pay_a_year(self) -> float:
+        return sum(self.pay.values())
+
+
+@dataclass(frozen=True)
 class Cost:
     """In the bill's currency; of the whole cluster unless said otherwise."""
 
     bill: Bill
     years: float
-    purchase: float
-    network_purchase: float  # switches and cables
     draw_w: float  # mean, site overhead included
     network_draw_w: float
     electricity_a_year: float
     upkeep_a_year: float
-    tokens_per_s: float | None = None  # of the job, where there is one
+    staff: Staff
+    tokens_per_s: float | None = None  # of the job, where there is one, while it trains
+
+    @property
+    def purchase(self) -> float:
+        return self.bill.total()
+
+    @property
+    def network_purchase(self) -> float:
+        """Switches and cables."""
+        return self.bill.total("switch") + self.bill.total("cable")
 
     @property
     def running_a_year(self) -> float:
-        return self.electricity_a_year + self.upkeep_a_year
+        return self.electricity_a_year + self.upkeep_a_year + self.staff.pay_a_year
 
     @property
     def total(self) -> float:
@@ -53,7 +76,7 @@ class Cost:
     def per_million_tokens(self) -> float | None:
         if not self.tokens_per_s:
             return None
-        return self.total / (self.years * SECONDS_A_YEAR * self.tokens_per_s) * 1e6
+        return self.total / (self.years * SECONDS_A_YEAR * self.tokens_per_s * (1 - self.staff.down)) * 1e6
 
     @property
     def joules_per_token(self) -> float | None:
@@ -66,18 +89,26 @@ def cost(bill: Bill, book: PriceBook, *, years: float = 4.0, tokens_per_s: float
     overhead, draw = float(site.overhead.value), float(site.draw.value)
     network_w = (bill.watts("switch") + bill.watts("cable")) * overhead
     draw_w = bill.watts("host") * draw * overhead + network_w
-    purchase = bill.total()
     return Cost(
         bill=bill,
         years=years,
-        purchase=purchase,
-        network_purchase=bill.total("switch") + bill.total("cable"),
         draw_w=draw_w,
         network_draw_w=network_w,
         electricity_a_year=draw_w / 1000 * HOURS_A_YEAR * site.electricity.value.amount,
-        upkeep_a_year=purchase * float(site.upkeep.value),
+        upkeep_a_year=bill.total() * float(site.upkeep.value),
+        staff=_staff(bill, book),
         tokens_per_s=tokens_per_s,
     )
+
+
+def _staff(bill: Bill, book: PriceBook) -> Staff:
+    """The book's people for so many GPUs, and the share of time that interruptions of a job on all take."""
+    count = {name: bill.gpus / role.looks_after.value for name, role in book.people.items()}
+    rate = book.site.interruptions.value
+    a_day = rate.a_day({"GPU": bill.gpus, "job": 1}.get(rate.device, bill.count(rate.device)))
+    lost = a_day * book.site.lost.value / PS_PER_S / 86400
+    pay = {name: count[name] * role.pay.value.amount for name, role in book.people.items()}
+    return Staff(count, pay, lost / (1 + lost))
 
 
 def cost_data(found: Cost) -> dict[str, Any]:
@@ -108,6 +139,10 @@ def cost_data(found: Cost) -> dict[str, Any]:
         "network_power_w": found.network_draw_w,
         "electricity_a_year": found.electricity_a_year,
         "upkeep_a_year": found.upkeep_a_year,
+        "people": {
+            name: {"count": found.staff.count[name], "pay_a_year": pay} for name, pay in found.staff.pay.items()
+        },
+        "down_time": found.staff.down,
         "total": found.total,
         "gpu_hour": found.gpu_hour,
         "tokens_per_s": found.tokens_per_s,
@@ -138,7 +173,13 @@ def cost_text(found: Cost) -> str:
         f"purchase          {format_money(found.purchase, money)}{share}",
         f"power, mean       {format_power(found.draw_w)} with the site's overhead{network_power}",
         f"running a year    {format_money(found.running_a_year, money)}: electricity "
-        f"{format_money(found.electricity_a_year, money)}, upkeep {format_money(found.upkeep_a_year, money)}",
+        f"{format_money(found.electricity_a_year, money)}, upkeep {format_money(found.upkeep_a_year, money)}, "
+        f"people {format_money(found.staff.pay_a_year, money)}",
+        *(
+            f"people            {found.staff.count[name]:.3g} {name}, {format_money(pay, money)} a year"
+            for name, pay in found.staff.pay.items()
+        ),
+        f"down time         {found.staff.down:.2%} of all time: interruptions of a job on all GPUs",
         f"over {found.years:g} years      {format_money(found.total, money)}, "
         f"{found.gpu_hour:.2f} {money} a GPU and hour",
     ]

@@ -1,12 +1,10 @@
-"""Prices between which a network lies, and answers that turn where an assumed price is half or twice as much.
+"""Prices between which a network lies, and what a token costs where one of them is another.
 
 A figure with a range in the price book has that; an assumed one without lies between half and twice itself; any
 other is what was quoted.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from fabrictwin.catalog.price_book import Device, PriceBook
 from fabrictwin.study.cost.bill_of_materials import Bill, Item
@@ -54,16 +52,3 @@ def changed(cost: Cost, name: str, factor: float) -> float | None:
     more = sum(item.count * (item.price or 0.0) for item in cost.bill.items if item.name == name) * (factor - 1)
     whole = cost.total + more * (1 + cost.years * cost.upkeep_a_year / cost.purchase)
     return cost.per_million_tokens * whole / cost.total
-
-
-def turns(costs: Mapping[str, Cost], book: PriceBook) -> dict[str, dict[float, str]]:
-    """By each assumed price: the fabric with the cheapest tokens at half and at twice of it."""
-    names = sorted({item.name for cost in costs.values() for item in cost.bill.items if assumed(item, book)})
-    found: dict[str, dict[float, str]] = {}
-    for name in names:
-        for factor in FACTORS:
-            at = {fabric: changed(cost, name, factor) for fabric, cost in costs.items()}
-            known = {fabric: value for fabric, value in at.items() if value is not None}
-            if known:
-                found.setdefault(name, {})[factor] = min(known, key=lambda fabric: (known[fabric], fabric))
-    return found

@@ -8,14 +8,19 @@ from fabrictwin.catalog.price_book import PriceBook
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.runs.execute import predict
+from fabrictwin.serving.predict import predict as serve
 from fabrictwin.study.cost.bill_of_materials import bill_of_materials
 from fabrictwin.study.cost.cluster_cost import Cost, cost
 
 
 def tokens_per_s(spec: Spec, stage: Stage) -> float | None:
-    """Tokens that the spec's job trains a second, as its fidelity predicts it; None without a job."""
+    """Tokens that the spec's job trains a second, as its fidelity predicts it, or that its server puts out; None
+    without either.
+    """
     if not spec.workload:
         return None
+    if "serving" in spec.workload:
+        return float(serve(spec).fields["output_throughput"])
     result = predict(spec, stage)
     if result.job.work is None or not result.trace.end_ps:
         return None

@@ -6,11 +6,16 @@ receivers are hot, runs all the while. Hashes that collide, pauses, drops and wh
 engine's own; seeds place ranks and hash anew. Every round that ends while the other job is at work is a sample,
 set against the flow engine's time alone.
 
-What a step makes of it: its rings take the factors of the large all-reduce, its exchanges those of the exchange.
+A cable that flaps is played by itself: once in its rounds the trunk that carries most goes down and comes back;
+switches route as before unless they choose for each packet.
+
+What a step makes of it: its rings take the factors of the large all-reduce, its exchanges those of the exchange,
+and cables flap as often by GPU as an operator counted.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,24 +24,31 @@ import numpy as np
 from fabrictwin.base.arrays import F64, I64
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.base.progress import Stage, part
-from fabrictwin.base.units import format_time
+from fabrictwin.base.units import PS_PER_MS, PS_PER_S, format_time
 from fabrictwin.catalog import FabricPreset
 from fabrictwin.cluster.spec.spec import Spec
+from fabrictwin.engines.base.changes import TimedChange, flapping
 from fabrictwin.engines.base.play import play
 from fabrictwin.engines.packet.packet_options import options_of
+from fabrictwin.fabric.fabric import NETWORK, NONE, NodeKind
 from fabrictwin.program import collectives
 from fabrictwin.program.builder import ProgramBuilder
 from fabrictwin.program.program import Communication, Program
 from fabrictwin.study.compare.cut_qos import qos_of_cut
 from fabrictwin.study.compare.fabrics import preset, with_fabric
 from fabrictwin.study.compare.phase_cut import Cut, Load, add_phase, cut_of
-from fabrictwin.study.jitter.jitter_sources import Jitter, Network
+from fabrictwin.study.jitter.jitter_sources import Jitter, Link, Network
 from fabrictwin.study.jitter.jitter_study import Sampler, Steps
+from fabrictwin.workload.captured.captured_section import PlacedCapture
+from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.job.job_communications import exchange
 
-PROBES = {"all-reduce 64 KiB": (64 << 10, 20), "all-reduce 4 MiB": (4 << 20, 10), "exchange 4 MiB": (4 << 20, 20)}
+RING, EXCHANGE, FLAP = "all-reduce 4 MiB", "exchange 4 MiB", "the same, a flap"
+PROBES = {"all-reduce 64 KiB": (64 << 10, 20), RING: (4 << 20, 10), FLAP: (4 << 20, 5), EXCHANGE: (4 << 20, 20)}
 # bytes a rank, rounds; the other job goes through its exchange for as long as they take alone
-RING, EXCHANGE = "all-reduce 4 MiB", "exchange 4 MiB"
+DOWN_PS = 10 * PS_PER_MS  # assumed
+# Alibaba's HPN 7.0 at SIGCOMM 2024: 5,000 to 60,000 flaps of links a day in a pod of 15,360 GPUs; the fewest
+FLAPS_A_GPU_DAY = 5000 / 15360
 STEPS = 1000
 SIZES = (1024, 2048, 4096, 8192, 16384)
 
@@ -117,17 +129,29 @@ def _on_fabric(
         source=f"packet: {says}",
     )
     unit = sampler.unit
-    jitter = Jitter(network=network)
     stage(f"{fabric.name}: walking steps", 0.95)
-    drawn = unit.sample(jitter, STEPS, spec.run.seed)
-    whole = [size for size in sizes or SIZES if size >= unit.ranks_in_all]
-    steps = {
-        size // unit.ranks_in_all * unit.ranks_in_all: Steps.of(
-            sampler.steps(jitter, drawn, size // unit.ranks_in_all, STEPS, spec.run.seed, {})
-        )
-        for size in whole
-    }
+    drawn = unit.sample(Jitter(network=network), STEPS, spec.run.seed)
+    longer = {"flap": int(delays[FLAP].times_ps[-1] - delays[RING].at(0.5))}
+    steps = {}
+    for units in [size // unit.ranks_in_all for size in sizes or SIZES if size >= unit.ranks_in_all]:
+        gpus = units * unit.ranks_in_all
+        flaps = gpus * FLAPS_A_GPU_DAY * sampler.clean.trace.end_ps / PS_PER_S / 86400
+        jitter = Jitter(network=network, flap=Link.model_construct(chance=-math.expm1(-flaps), down=DOWN_PS))
+        steps[gpus] = Steps.of(sampler.steps(jitter, drawn, units, STEPS, spec.run.seed, longer))
     return NetworkDelays(fabric.name, says, seeds, delays, sampler.clean.trace.end_ps, steps)
+
+
+def delay_of(spec: Spec, job: Job | PlacedCapture, probe: str, seeds: Sequence[int]) -> Delay:
+    """One probe's delay on the spec's fabric beside the exchange of a job like this one. Raises ConfigError."""
+    times: list[int] = []
+    alone = 0
+    for seed in seeds:
+        cut = cut_of(spec, seed=seed)
+        alone = alone or _alone(cut, probe)
+        times += _rounds(cut, spec, Load.of(job, cut.ranks // 2), probe, alone, seed)
+    if not times:
+        raise ConfigError(f"got no round of {probe} that ended beside the other job", key="--fabrics")
+    return Delay(np.sort(np.array(times, np.int64)), alone)
 
 
 def _probe(cut: Cut, probe: str, ranks: I64) -> Communication:
@@ -159,17 +183,35 @@ def _program(cut: Cut, probe: str, rounds: int, load: Load | None = None, beside
 
 def _rounds(cut: Cut, spec: Spec, load: Load, probe: str, alone_ps: int, seed: int) -> list[int]:
     rounds = PROBES[probe][1]
+    flaps = _flap(cut, alone_ps) if probe == FLAP else []
     beside = -(-rounds * alone_ps // _other_ps(cut, load))
     program = _program(cut, probe, rounds, load, beside)
     fabric = cut.twin.fabric
     options = options_of(spec.run.packet, fabric.technology, seed, qos_of_cut(spec, fabric))
     try:
-        trace = play(program, cut.nodes, cut.twin.start_engine("packet", cut.options(options)))
+        trace = play(program, cut.nodes, cut.twin.start_engine("packet", cut.options(options)), flaps)
     except SimulatedError as error:
         raise ConfigError(f"a cut at packet: {error}") from None
     ends = trace.end_op_ps[:rounds]
-    took: list[int] = np.diff(ends, prepend=trace.start_ps[0])[ends <= trace.end_op_ps[rounds:].max()].tolist()
+    # the other job ends while a cable is down
+    counted = ends <= (ends[-1] if flaps else trace.end_op_ps[rounds:].max())
+    took: list[int] = np.diff(ends, prepend=trace.start_ps[0])[counted].tolist()
     return took
+
+
+def _flap(cut: Cut, alone_ps: int) -> list[TimedChange]:
+    """The trunk, else the adapter's cable, that carries most of the all-reduce goes down in its second round."""
+    fabric = cut.twin.fabric
+    counters = play(_program(cut, RING, 1), cut.nodes, cut.twin.start_engine("flow")).counters
+    switch = fabric.node_kind == NodeKind.SWITCH
+    peer = np.maximum(fabric.port_peer, 0)
+    network = np.isin(fabric.port_kind, NETWORK) & (fabric.port_peer != NONE)
+    trunk = network & switch[fabric.port_node] & switch[fabric.port_node[peer]]
+    port = int(
+        np.argmax(np.where(trunk if (counters.tx_bytes[trunk] > 0).any() else network, counters.tx_bytes, -1))
+    )
+    start = alone_ps + alone_ps // 2
+    return flapping(port, int(fabric.port_peer[port]), start_ps=start, down_ps=DOWN_PS, up_ps=0, times=1)
 
 
 def _other_ps(cut: Cut, load: Load) -> int:

@@ -44,6 +44,9 @@ class World:
         self.fabric: Fabric = twin.fabric
         self.engine = engine
         self.records: dict[int, Work | Response] = {}  # messages that an event is due for
+        self.told: dict[
+            int, Callable[[int], None]
+        ] = {}  # of messages that are not the verbs': called with events' kinds
         self.instant_ps = engine.now_ps  # as the engine has it: time moves in `step` alone
         self.timers: list[tuple[int, int, Callable[[], None]]] = []
         self.captures = False  # whether the engine wants what only captures show
@@ -164,6 +167,9 @@ class World:
         for _, message, kind in events:
             record = records.get(message)
             if record is None:
+                told = self.told.get(message)
+                if told is not None:
+                    told(kind)
                 continue
             if kind == _ARRIVED:
                 late = self.places_memory and placement.after_arrival_ps(record, self.instant_ps)

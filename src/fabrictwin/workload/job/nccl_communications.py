@@ -141,34 +141,33 @@ class Library:
         channels, count = one.channels, len(groups)
         switches = channels.seats == Seat.SWITCH
         ranks = np.where(switches, channels.ranks, groups[:, np.where(switches, 0, channels.ranks)])
-        connections = None
-        if one.connections is not None:
-            connections = _joined([self._moved(one.connections, channels, groups[0], to) for to in groups])
+        connections = None if one.connections is None else self._moved(one.connections, channels, groups)
         copies = _joined_channels([channels] * count)
         return replace(
             one, channels=replace(copies, ranks=ranks.reshape(-1).astype(np.int32)), connections=connections
         )
 
-    def _moved(self, how: Connections, channels: Channels, here: I64, there: I64) -> Connections:
-        """Connections as another group has them: the same adapters and processors of its hosts."""
+    def _moved(self, how: Connections, channels: Channels, groups: I64) -> Connections:
+        """Connections of the first group as each has them, one after the other: alike adapters and processors."""
         fabric = self.hosts.fabric
         edges = patterns.edges(channels)
         first_nic = np.searchsorted(fabric.nic_node, fabric.host_node_start)
 
         def shifted(value: I32, rank: I32, seat: npt.NDArray[np.int8], start: npt.NDArray[np.integer]) -> I32:
             own = np.where(seat == Seat.SWITCH, 0, rank)
-            old, new = (fabric.node_host[self.rank_node[group[own]]] for group in (here, there))
-            moved = np.where(value == NONE, NONE, value - start[old] + start[new])
-            return moved.astype(np.int32)
+            begins = start[fabric.node_host[self.rank_node[groups[:, own]]]]
+            moved = np.where(value == NONE, NONE, value - begins[0] + begins)
+            return moved.reshape(-1).astype(np.int32)
 
-        nodes = fabric.host_node_start
-        return replace(
-            how,
-            out=shifted(how.out, edges.source, edges.source_seat, nodes),
-            nic_out=shifted(how.nic_out, edges.source, edges.source_seat, first_nic),
-            nic_in=shifted(how.nic_in, edges.target, edges.target_seat, first_nic),
-            into=shifted(how.into, edges.target, edges.target_seat, nodes),
-        )
+        nodes, count = fabric.host_node_start, len(groups)
+        every = {f.name: np.tile(getattr(how, f.name), count) for f in fields(Connections)}
+        ends = {
+            "out": shifted(how.out, edges.source, edges.source_seat, nodes),
+            "nic_out": shifted(how.nic_out, edges.source, edges.source_seat, first_nic),
+            "nic_in": shifted(how.nic_in, edges.target, edges.target_seat, first_nic),
+            "into": shifted(how.into, edges.target, edges.target_seat, nodes),
+        }
+        return Connections(**{**every, **ends})
 
 
 def _joined(parts: list[Connections]) -> Connections:

@@ -1,0 +1,1 @@
+"""IP over InfiniBand between network namespaces: interfaces, address resolution, datagrams and connections."""
