@@ -58,7 +58,7 @@ def test_the_breakdown_adds_up_to_the_step():
     assert sum(result.breakdown["time_s"]) == pytest.approx(result.step_time)
     assert sum(result.breakdown["percent"]) == pytest.approx(100)
     shown = repr(result)
-    assert shown.startswith("<Result laptop: step 7.3")
+    assert shown.startswith("<Result laptop: step 8.3")
     assert "\n" not in shown
 
 

@@ -13,6 +13,7 @@ from fabrictwin.kernel.packet.events import KIND_SHIFT, PORT_SHIFT, VALUE_MASK, 
 from fabrictwin.kernel.packet.invariants import Blocked
 from fabrictwin.kernel.packet.machine import PAUSES_IN_VAIN, Machine, OutOfMemoryError
 from fabrictwin.kernel.packet.state import constants as s
+from fabrictwin.kernel.packet.task_columns import make_tasks
 
 NONE = -1
 
@@ -251,6 +252,31 @@ def test_successors_of_a_task_stand_together_first_those_of_its_receiver():
     assert int(m.state.task[again].next_start) == kept + 5
     assert len(m.state.log) >= 7
     assert len(m.state.heap) >= int(m.state.clock[0].heap) + 7 + 2 * s.HEAP_MARGIN
+
+
+def test_tasks_are_placed_again_where_others_are_done():
+    m = Machine(star(2), roce())
+    last = m.add_tasks(np.full(1, s.DELAY), np.zeros(1), np.zeros(1), np.zeros(1), start=False)
+    pair = make_tasks(
+        np.full(2, s.DELAY), np.zeros(2), np.zeros(2), np.array([5, 7]), after=(np.array([1, 2]), np.array([0, 1]))
+    )
+    assert pair.successor.tolist() == [1, 2]
+    places = m.reserve(2, 2), m.reserve(2, 2)
+    assert places == ((1, 0), (3, 2))
+    assert not m.is_done(places[1], 2)
+    for place, rest in ((places[1], 5), (places[1], 2), (places[0], 1)):
+        m.state.task[last].waits = rest
+        m.place(pair, place, then=last)
+        began = m.now
+        m.run(began + 12)
+        first = place.task
+        assert m.state.task.done_ps[first : first + 2].tolist() == [began + 5, began + 12]
+        assert m.is_done(place, 2)
+        assert int(m.state.task[last].waits) == rest - 1
+        m.state.clock[0].logged = 0
+    assert m.state.successor[:4].tolist() == [2, last, 4, last]
+    assert m.run() == s.IDLE
+    assert (int(m.state.task[last].status), int(m.state.clock[0].open), m.tasks) == (s.DONE, 0, 5)
 
 
 def test_delays_wait_for_what_they_follow():

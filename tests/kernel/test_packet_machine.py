@@ -96,6 +96,36 @@ def test_what_software_is_told_of_comes_before_the_loop_goes_on(scripted, status
     assert m.run() == s.FINISHED
 
 
+@pytest.mark.parametrize("status", [s.CALLED, s.GROW_HEAP])
+def test_a_call_is_answered_before_the_loop_goes_on(scripted, status):
+    told, asked = scripted
+
+    def calls(state):
+        state.clock[0].called = 5
+        return status
+
+    answered = []
+    m = told(calls, s.FINISHED)
+    m.on_call = lambda task: answered.append((task, len(asked)))
+    assert m.run() == s.FINISHED
+    assert answered == [(5, 1)]
+    assert int(m.state.clock[0].called) == s.NONE
+    m = told(calls, s.FINISHED)  # nobody listens
+    assert m.run() == s.FINISHED
+
+
+def test_an_instant_that_software_is_told_of_is_finished_over_a_call(scripted):
+    told, asked = scripted
+
+    def calls(state):
+        state.clock[0].called, state.clock[0].now, state.clock[0].message_events = 5, 700, 1
+        return s.CALLED
+
+    m = told(calls, s.REACHED)
+    assert m.run() == s.REACHED
+    assert [until for until, _, _ in asked] == [s.NEVER - 1, 700]
+
+
 def test_slices_end_with_the_budget(scripted):
     told, asked = scripted
 

@@ -17,7 +17,8 @@ PORTS = {
     "credit_ps": [10**6 + 8 * 20] * 4,
 }  # fmt: skip
 BOTH = {
-    "clock": {"free": [1024], "random": [2654435761], "unroutable": [NONE], "tasks_head": [NONE]},
+    "clock": {"free": [1024], "random": [2654435761], "unroutable": [NONE], "tasks_head": [NONE],
+              "called": [NONE]},
     "settings": {"vl_bits": [1], "mtu": [4096], "balance": [1], "bitmap_mask": [511], "pause_wire": [84],
     "cnp_sl": [NONE]},
     "outlet": {name: [NONE] * 8 for name in ("head", "tail", "ready_head", "ready_tail")},

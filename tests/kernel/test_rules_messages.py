@@ -487,6 +487,32 @@ def test_a_message_joins_its_queue_pair_s_chain(monkeypatch, size, packets):
 
 
 @plain
+@pytest.mark.parametrize(("left", "linked"), [({}, False), ({"head": 1}, True), ({"receiving": 1}, True)])
+def test_a_task_that_is_done_at_both_ends_is_another_s(monkeypatch, left, linked):
+    """Its record may have been placed anew: nothing is linked behind it; sending begins with what is posted."""
+    chain = {"head": NONE, "receiving": NONE, "sending": 1, "tail": 1} | left
+    pair = Pair(monkeypatch, 1, 1, 1, noted=0, **chain)
+    pair.task[1].next, pair.task[2].status = NONE, c.WAITING
+    dependencies.begin_task(pair.state, 2, 60)
+    assert pair.task[1].next == (2 if linked else NONE)
+    assert (pair.qp.sending, pair.qp.tail) == (1 if linked else 2, 2)
+    assert pair.qp.head == left.get("head", 2)
+    assert pair.qp.receiving == left.get("receiving", 2)
+
+
+@plain
+@pytest.mark.parametrize(("kind", "called"), [(c.DELAY, False), (c.CALL, True)])
+def test_a_call_s_delay_ends_and_stops_the_loop(monkeypatch, kind, called):
+    pair = Pair(monkeypatch, 1)
+    pair.clock.called, pair.clock.grow = NONE, 0
+    pair.task[0].status, pair.task[0].kind = c.WAITING, kind
+    pair.task[0].next_start = pair.task[0].next_middle = pair.task[0].next_end = 0
+    dependencies.begin_task(pair.state, 0, 60)
+    assert (pair.task[0].status, pair.task[0].received_ps, pair.task[0].done_ps) == (c.DONE, 60, 60)
+    assert (pair.clock.called, pair.clock.grow) == ((0, c.CALLED) if called else (NONE, 0))
+
+
+@plain
 @pytest.mark.parametrize("noted", [0, 1])
 def test_a_message_for_a_failed_queue_pair_fails(monkeypatch, noted):
     pair = Pair(monkeypatch, 1, failed=1, noted=noted)

@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.catalog.step_shares import step_shares
 from fabrictwin.cli.predict.validate import validate as app
 from fabrictwin.validation.published_data import find_data, read_data
 from fabrictwin.validation.training_cases import Case, cases
-from fabrictwin.validation.training_fit import Fitter, changed, declared_value
+from fabrictwin.validation.training_fit import Fitter, acts_on, changed, declared_value
 from fabrictwin.validation.training_fit_text import fit_json, fit_text, left_out_json, left_out_text
 from fabrictwin.validation.training_judge import Answers, Outcome
 from fabrictwin.workload.job.workload_section import Training
@@ -107,19 +108,24 @@ def test_two_constants_need_two_rows(fitter):
     assert all("B200" not in row or "GB200" in row for row in both.rows)
 
 
-def test_a_constant_without_rows_has_no_effect(fitter):
-    (left,) = fitter.leave_out("H100")
-    (share,) = left.constants
-    assert (share.names, share.values, share.rows) == (("compute_share",), (1.0,), ())
-    # and the rows are asked with that value
-    (case, *_) = (c for c in fitter.answers.asked[::-1] if c.row.set == "nemo-24.07")
-    assert case.spec.workload["training"]["compute_share"] == 1.0
+def test_shares_rest_on_no_row_of_what_is_left_out(fitter):
+    own, _ = fitter.without("H100")
+    used = step_shares()
+    (case, *_) = (c for c in own.cases if c.row.set == "nemo-24.07")
+    # all of NeMo's rows are on an H100: neither is known, and what is typical is left
+    shares = fitter.shares("H100")
+    assert "h100-sxm" not in shares.gpus
+    assert "nemo" not in shares.software
+    assert case.spec.workload["training"]["compute_share"] == shares.of("h100-sxm", "nemo") == shares.typical
+    assert set(fitter.shares().gpus) == set(used.gpus)
+    # a constant that is fitted to a row is not fitted to what a share of the same row has taken away
+    assert not any(r.case.row.set == "mbridge" and acts_on("host.expert", r.case) for r in fitter.tilted)
+    assert set(fitter.shares().software) == set(used.software)
 
 
 def test_hardware_that_calibrates_nothing_keeps_the_constants(fitter):
     (left,) = fitter.leave_out("a100")
     assert left.constants == ()
-    assert left.declared == left.refitted
 
 
 def test_each_hardware_in_turn(fitter):
@@ -129,7 +135,6 @@ def test_each_hardware_in_turn(fitter):
     data = json.loads(left_out_json(found, "analytic"))["left_out"]
     assert [each["hardware"] for each in data] == fitter.families()
     assert all(f"  {left.hardware}" in text for left in found)
-    assert "compute_share 1 (declared 0.834), without effect" in text
 
 
 def test_unknown_hardware_is_named(fitter):
@@ -145,8 +150,8 @@ def test_constants_are_put_into_the_spec():
     training = Training.model_validate(other.spec.workload["training"])
     assert (training.host.expert, training.scan_share, training.compute_share) == (
         400_000_000,
-        0.34,
-        1.0,
+        0.312,
+        None,
     )  # no states, and another set
     before = Training.model_validate(case.spec.workload["training"])
     assert training.host.captured == before.host.captured
@@ -155,10 +160,12 @@ def test_constants_are_put_into_the_spec():
 
 def test_what_was_fitted_is_printed(fitter):
     found = fitter.fit_all()
-    text = fit_text(found)
-    assert "mbridge: eager_share 0.6 (declared 0.44)" in text
-    assert "(declared 1.13 ms)" in text
-    assert len(json.loads(fit_json(found))["calibration"]) == len(found)
+    text = fit_text(found, fitter.shares())
+    assert "mbridge: eager_share 0.6 (declared 0.403)" in text
+    assert "(declared 350 us)" in text
+    data = json.loads(fit_json(found, fitter.shares()))
+    assert len(data["calibration"]) == len(found)
+    assert f"typical: {data['shares']['typical']:g}" in text
 
 
 @pytest.mark.parametrize(

@@ -368,3 +368,13 @@ def test_heads_and_widths_are_divided_by_ranks():
     assert not MlpBlock(L, alone).pieces
     assert written(MlpBlock(L, alone).forward()) == written(MlpBlock(L, shape()).forward())
     assert FLASH(BATCH, Width(HEADS, 2 * D), SEQUENCE, "f").kernels == AttentionBlock(L, shape()).core()[0].kernels
+
+
+def test_recomputation_that_ends_early_leaves_out_the_last_product():
+    block = MlpBlock(L, shape())
+    whole, early = written(block.forward(0.0, "recompute")), written(block.forward_until_down())
+    left = [(*item[:1], item[1]) for item in whole]
+    assert sum(item[1] for item in early) == pytest.approx(
+        sum(item[1] for item in left) - (lin(t, H, F) + SKIP).ps
+    )
+    assert {item[0] for item in early} == {"recompute"}

@@ -12,11 +12,12 @@ from support.specs import LLAMA_8B
 from fabrictwin import catalog
 from fabrictwin.base.grouped import grouped
 from fabrictwin.base.progress import silent
+from fabrictwin.catalog.step_shares import step_shares
 from fabrictwin.cluster.spec.spec import load_spec
 from fabrictwin.validation.published_data import find_data, read_data
 from fabrictwin.validation.training_cases import cases
 from fabrictwin.validation.training_judge import judge
-from fabrictwin.workload.job.workload_section import Workload
+from fabrictwin.workload.job.workload_section import Training, Workload
 from fabrictwin.workload.layers import flash_attention as flash
 from fabrictwin.workload.layers.attention import AttentionBlock
 from fabrictwin.workload.layers.feedforward import MlpBlock
@@ -306,15 +307,20 @@ def test_without_a_compiler_more_bytes_move():
         )
 
 
-def test_shares_come_from_steps_on_one_host():
+def test_a_share_is_that_of_the_gpu_and_the_framework():
+    shares = step_shares()
+    assert 0.8 < shares.typical < 1
+    assert shares.of("mi300x", "nobody's") == shares.of("mi300x") == shares.typical
+    known = shares.typical * shares.gpus["a100-80"] * shares.software["llm-foundry"]
+    assert shares.of("a100-80", "llm-foundry") == pytest.approx(min(1.0, known))
     data = read_data(find_data())
-    for name in ("nemo-24.07", "torchtitan"):
-        found = data.texts.sets[name]
-        (fitted,) = found.calibrated_from
-        rows = [row for row in data.rows if row.set == name and row.row in fitted.rows]
-        assert rows
-        assert all(row.gpus == 8 for row in rows)
-        assert 0.7 < found.settings["compute_share"] < 1
+    used = {found.settings.get("software") for found in data.texts.sets.values() if not found.unknown}
+    assert used == set(shares.software)
+
+
+def test_a_framework_that_is_not_known_is_named():
+    with pytest.raises(ValueError, match=r"got 'nemmo', expected one of .*, did you mean 'nemo'"):
+        Training.model_validate({"model": {"a": 1}, "sequence": 8, "micro_batches": 1, "software": "nemmo"})
 
 
 @pytest.mark.second

@@ -107,6 +107,21 @@ def test_embedding_and_head(sequence_parallel, overlap):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("kind", "forward", "backward"), [("compiled", 10, 6), ("fused", 2, 4), ("eager", 14, 37)]
+)
+def test_the_loss_moves_what_its_kernels_do(kind, forward, backward):
+    scores = t * V // TP
+    plain = Ends(L, shape(tp=TP, kind=kind))
+    assert written(plain.output_forward())[-1:] == run(fw(gemm(t, V // TP, H), S(forward * scores)))
+    assert written(plain.output_backward())[:1] == run(bw(S(backward * scores)))
+    # a metric is one more cross-entropy forward, of which nothing comes backward
+    twice = Ends(L, shape(tp=TP, kind=kind, metrics=2))
+    again = [S(6 * scores), S(8 * scores)] * 2
+    assert written(twice.output_forward())[-1:] == run(fw(gemm(t, V // TP, H), S(forward * scores), *again))
+    assert written(twice.output_backward()) == written(plain.output_backward())
+
+
 def test_a_predictor_gathers_what_it_was_given():
     ends = Ends(L, shape(tp=TP, sequence_parallel=True))
     kinds = [(c.kind, c.size_bytes) for c in ends.join_backward().collectives()]

@@ -38,6 +38,11 @@ def par(**sizes):
 
 
 LAYOUTS = [
+    # recomputation that ends early
+    (DENSE, {"recompute": "full", "recompute_ends_early": True}, 1),
+    (DENSE, {"recompute_ends_early": True}, "recompute_ends_early"),
+    (SPARSE, {"recompute": "full", "recompute_ends_early": True}, "recompute_ends_early"),
+    (HYBRID, {"recompute": "full", "recompute_ends_early": True}, "recompute_ends_early"),
     # heads, key-value heads, the MLP's width, that of shared experts
     (DENSE, par(tp=2), 1), (DENSE, par(tp=3), 1), (DENSE, par(tp=6), 1), (DENSE, par(tp=4), "parallel.tp"),
     (DENSE, par(tp=5), "parallel.tp"), (replace(DENSE, ffn=64), par(tp=3), "parallel.tp"),

@@ -26,6 +26,7 @@ from fabrictwin.base.units import PS_PER_S, PS_PER_US
 from fabrictwin.calibration.fitting import SINGLE, Fitted, Prior, fit
 from fabrictwin.calibration.inputs import CollectiveRows, Inputs, read_inputs
 from fabrictwin.catalog.error_ranges import REGIMES, regime_of
+from fabrictwin.catalog.step_shares import step_shares
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.calibration_file import CollectiveCorrections
 from fabrictwin.cluster.spec.spec import Spec
@@ -42,7 +43,7 @@ HOP = Prior("collectives.hop", 1.0, 0.5)
 RATE = Prior("collectives.rate", 1.0, 0.15)
 SHOWN = dict(zip((name for name, *_ in REGIMES), (LAUNCH, HOP, RATE), strict=True))
 UNCORRECTED: dict[str, Any] = {"launch_us": 0.0, "hop": 1.0, "rate": 1.0}
-SHARE = Prior("compute_share", 1.0, 0.2)
+SHARE = 0.2  # the width of a share's prior around that of the GPU and the software
 PRODUCTS = 0.2  # the prior's width of a type's factor
 LARGE = 512  # sides of products that the catalog's throughput is about
 LEAST_SHARE = 0.05
@@ -229,17 +230,21 @@ def _step(spec: Spec, times_s: Sequence[float]) -> Fitted:
         message = "got a share, which goes before any calibration: take it out to calibrate it"
         raise spec.error("workload.training.compute_share", message)
 
+    twin = make_twin(spec, build(spec.cluster, spec=spec))
+    usual = step_shares().of(twin.fabric.templates[0].gpu_type, spec.workload["training"].get("software"))
+    prior = Prior("compute_share", usual, SHARE)
+
     def logs(at: F64) -> F64:
-        share = float(np.clip(SHARE.at(float(at[0])), LEAST_SHARE, 1.0))
+        share = float(np.clip(prior.at(float(at[0])), LEAST_SHARE, 1.0))
         training = {**spec.workload["training"], "compute_share": share}
         asked = spec.model_copy(update={"workload": {"training": training}})
         step = execute.predict(execute.with_overrides(asked, fidelity="analytic")).trace.end_ps / PS_PER_S
         return np.array([math.log(step / measured)])
 
     source = f"a step of {measured:.4g} s" + (f", the median of {len(times_s)}" if len(times_s) > 1 else "")
-    (one,) = fit(logs, [SHARE], 1, source)
+    (one,) = fit(logs, [prior], 1, source)
     share = float(np.clip(one.after, LEAST_SHARE, 1.0))
-    return Fitted(one.name, one.before, share, one.prior, 1, source, one.errors, one.applied and share < 1.0)
+    return Fitted(one.name, one.before, share, one.prior, 1, source, one.errors, one.applied)
 
 
 def _products(spec: Spec, measured: Measured) -> list[Fitted]:

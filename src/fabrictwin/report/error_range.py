@@ -1,7 +1,7 @@
 """The range around a predicted training step, by what of its case was compared with published steps.
 
-Software counts as known where the spec says what its kernels reach: `workload.training.compute_share` below 1 or a
-`calibration` of one's own. A GPU is known where steps on it were compared.
+Software counts as known where the spec names it (`workload.training.software`) or says what its kernels reach
+(`compute_share` below 1, or a `calibration` of one's own). A GPU is known where steps on it were compared.
 """
 
 from __future__ import annotations
@@ -48,8 +48,10 @@ def step_range(case: StepCase) -> ErrorRange:
     """Return what steps like this one were off by on rows that were held out."""
     ranges = error_ranges("step")
     known = ranges.compared
-    calibrated = float(case.training.get("compute_share", 1)) < 1 or bool(
-        (case.training.get("calibration") or {}).get("compute_share")
+    calibrated = bool(
+        float(case.training.get("compute_share") or 1) < 1
+        or case.training.get("software")
+        or (case.training.get("calibration") or {}).get("compute_share")
     )
     span = ONE_DOMAIN if case.hosts == 1 else BETWEEN_HOSTS
     outside = []

@@ -279,12 +279,20 @@ def predict(
             cluster_line(twin.blueprint, twin.fabric),
         ),
         fabric=twin.as_it_runs,
-        job=prepared.job,
+        job=replace(prepared.job, notes=(*prepared.job.notes, *_repeat_note(engine))),
         trace=trace,
         reference=None if spec.run.compare is None else reference(spec.run.compare),
         management=None if managed is None else record_of(managed, twin, prepared.job),
         gains=_gains(spec, twin) if what_if and not is_captured(spec) else (),
     )
+
+
+def _repeat_note(engine: Engine) -> list[str]:
+    """Say what of a run was not played because it had been before."""
+    share = 0.0 if engine.packets is None else engine.packets.repeated()
+    if not share:
+        return []
+    return [f"{share:.1%} of packet-hops repeat communications inside hosts that were played before"]
 
 
 def _gains(spec: Spec, twin: Twin) -> tuple[Gain, ...]:

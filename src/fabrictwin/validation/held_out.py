@@ -17,6 +17,7 @@ from itertools import combinations
 from statistics import median
 
 from fabrictwin.base.progress import Stage
+from fabrictwin.catalog.step_shares import step_shares
 from fabrictwin.validation.published_data import Measurements
 from fabrictwin.validation.training_cases import Case
 from fabrictwin.validation.training_fit import Fitter, changed, values_of
@@ -91,6 +92,7 @@ class Freedom:
     constants: int
     fitted_rows: int
     judging_rows: int
+    shares: int = 0  # of GPUs and frameworks, fitted to all rows with a prior
 
 
 def freedom(measurements: Measurements, outcomes: Iterable[Outcome]) -> Freedom:
@@ -101,6 +103,7 @@ def freedom(measurements: Measurements, outcomes: Iterable[Outcome]) -> Freedom:
         sum(len(one.constants) for one in declared),
         sum(len(one.rows) for one in declared),
         sum(not o.case.calibrates for o in counted),
+        1 + len(step_shares().gpus) + len(step_shares().software),
     )
 
 
@@ -117,16 +120,13 @@ def held_out(
     group = DIMENSIONS[by]
     named = [replace(case, hardware=group(case)) for case in cases if case.spec is not None]
     fitter = Fitter(measurements, named, answers, stage)
-    own_group = {(case.row.set, case.row.row): case.hardware for case in named}
     outcomes: list[Outcome] = []
     refitted = 0
     for name in fitter.families():
-        touched = [
-            (of, one) for of, one in fitter.declared() if any(own_group.get((of, row)) == name for row in one.rows)
-        ]
-        refitted += bool(touched)
-        values = values_of(fitter.fit(of, one, name) for of, one in touched)
-        own = [replace(case, calibrates=False) for case in named if case.hardware == name]
+        again, constants = fitter.without(name)
+        refitted += bool(constants)
+        values = values_of(constants)
+        own = [replace(case, calibrates=False) for case in again.cases if case.hardware == name]
         outcomes += answers.of(changed(case, values) for case in own)
     return _held_out(by, len(fitter.families()), refitted, [o for o in outcomes if o.error is not None])
 

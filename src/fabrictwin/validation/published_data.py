@@ -112,6 +112,7 @@ class Set(Section):
     calibrated_from: tuple[Calibrated, ...] = ()
     eager: tuple[str, ...] = ()  # rows whose kernels a compiler did not fuse
     selective: dict[str, Any] = {}  # settings beside `settings` where the row recomputes selectively
+    full: dict[str, Any] = {}  # and where it recomputes whole layers
     recipes: tuple[Recipe, ...] = ()  # in order: what comes later adds to what came before
     assumptions: tuple[str, ...] = ()
     unknown: str = ""  # why no row of the set can be predicted

@@ -95,7 +95,8 @@ def _cluster(row: Row, hardware: Hardware) -> dict[str, Any]:
 
 def training_section(row: Row, found: Set, model: dict[str, Any]) -> dict[str, Any]:
     """`workload.training` of a row, with every key that its layout asks for."""
-    settings = {**found.settings, **(found.selective if row.recompute == "selective" else {})}
+    beside = {"selective": found.selective, "full": found.full}
+    settings = {**found.settings, **beside.get(row.recompute or "", {})}
     tp, pp, cp = row.tp or 1, row.pp or 1, row.cp or 1
     vp = row.vp or found.vp or 1
     parallel: dict[str, Any] = {"tp": tp, "pp": pp, "dp": row.gpus // (tp * pp * cp)}
@@ -128,8 +129,12 @@ def training_section(row: Row, found: Set, model: dict[str, Any]) -> dict[str, A
         "attention_throughput",
         "attention_backward_throughput",
         "host",
+        "software",
         "compute_share",
         "gradient_precision",
+        "recompute_ends_early",
+        "loss",
+        "metrics",
     ):
         if settings.get(key):
             section[key] = settings[key]

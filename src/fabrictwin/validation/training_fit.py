@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import median
 from typing import Any
 
@@ -25,8 +26,10 @@ from fabrictwin.base.arrays import F64
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.nested import laid_over
 from fabrictwin.base.progress import Stage
+from fabrictwin.catalog.step_shares import StepShares
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.validation.published_data import Calibrated, Measurements, left_out
+from fabrictwin.validation.step_shares_fit import Tilted, fit_shares, shared, tilted
 from fabrictwin.validation.training_cases import Case
 from fabrictwin.validation.training_judge import Answers, Outcome
 from fabrictwin.workload.job.workload_section import Training
@@ -157,6 +160,31 @@ class Fitter:
         self.measurements, self.answers, self.stage = measurements, answers, stage
         self.cases = [case for case in cases if case.spec is not None]
 
+    @cached_property
+    def tilted(self) -> list[Tilted]:
+        """Rows that shares are fitted to, around the catalog's: those on which no constant of single rows acts."""
+        self.stage("rows at two shares")
+        declared = [(of, name) for of, one in self.declared() for name in one.constants]
+        rows = [
+            case
+            for case in self.cases
+            if not any(case.row.set == of and acts_on(name, case) for of, name in declared)
+        ]
+        return tilted(self.measurements, rows, self.answers)
+
+    def shares(self, out: str = "") -> StepShares:
+        """Shares fitted to rows of all hardware but `out`."""
+        return fit_shares(row for row in self.tilted if row.case.hardware != out)
+
+    def without(self, out: str) -> tuple[Fitter, list[Fitted]]:
+        """(rows with the shares, and constants, that are fitted without a hardware)."""
+        shares = self.shares(out)
+        cases = [shared(self.measurements, case, shares) for case in self.cases]
+        found = Fitter(self.measurements, cases, self.answers, self.stage)
+        own = {(case.row.set, case.row.row) for case in self.cases if case.hardware == out}
+        touched = [(of, one) for of, one in self.declared() if any((of, row) in own for row in one.rows)]
+        return found, [found.fit(of, one, out) for of, one in touched]
+
     def families(self) -> list[str]:
         """All hardware that rows are grouped by, in order."""
         return list(dict.fromkeys(case.hardware for case in self.cases))
@@ -220,24 +248,19 @@ class Fitter:
         return [self._leave_out(each) for each in (families if asked == EVERY else [asked])]
 
     def _leave_out(self, hardware: str) -> LeftOut:
-        families_of = {(case.row.set, case.row.row): case.hardware for case in self.cases}
-        constants = [
-            self.fit(of, one, hardware)
-            for of, one in self.declared()
-            if any(families_of.get((of, row)) == hardware for row in one.rows)
-        ]
+        again, constants = self.without(hardware)
         values = values_of(constants)
         calibrating = {(each.set, row) for each in constants for row in each.rows}
         calibrating |= {(of, row) for of, one in self.declared() for row in one.rows}
         own = [case for case in self.cases if case.hardware == hardware]
         others = [
             case
-            for case in self.cases
+            for case in again.cases
             if case.hardware != hardware and (case.row.set, case.row.row) not in calibrating
         ]
         self.stage(f"rows of {hardware} and of all others")
         before = self._errors(case for case in own if not case.calibrates)
-        after = self._errors(changed(case, values) for case in own)
+        after = self._errors(changed(case, values) for case in again.cases if case.hardware == hardware)
         factor = median(1 / (1 + e) for e in self._errors(changed(case, values) for case in others))
         return LeftOut(
             hardware,
@@ -253,8 +276,9 @@ class Fitter:
         """The rows of what was left out, one by one, by what was fitted without it."""
         outcomes = []
         for left in found:
-            values = values_of(left.constants)
-            own = [replace(case, calibrates=False) for case in self.cases if case.hardware == left.hardware]
+            again, constants = self.without(left.hardware)
+            values = values_of(constants)
+            own = [replace(case, calibrates=False) for case in again.cases if case.hardware == left.hardware]
             outcomes += self.answers.of(changed(case, values) for case in own)
         return outcomes
 

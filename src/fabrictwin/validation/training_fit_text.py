@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from typing import Any
 
 from fabrictwin.base.units import format_time
+from fabrictwin.catalog.step_shares import StepShares
 from fabrictwin.validation.training_fit import Fitted, LeftOut, is_share
 from fabrictwin.validation.training_judge import Outcome
 from fabrictwin.validation.training_text import outcome_line
@@ -26,11 +28,20 @@ def fitted_lines(found: Fitted) -> list[str]:
     return lines + [f"  {row}" for row in found.rows]
 
 
-def fit_text(found: list[Fitted]) -> str:
-    """All constants, fitted again to the rows that they declare."""
+def shares_lines(shares: StepShares) -> list[str]:
+    """Lines of the catalog's file of shares."""
+    lines = [f"typical: {shares.typical:g}"]
+    for name, factors in (("gpus", shares.gpus), ("software", shares.software)):
+        lines.append(f"{name}: {{{', '.join(f'{key}: {value:g}' for key, value in factors.items())}}}")
+    return lines
+
+
+def fit_text(found: list[Fitted], shares: StepShares) -> str:
+    """All constants, fitted again to the rows that they declare, and shares to all rows."""
     lines = ["constants of training steps, fitted again to the rows that are declared"]
     for each in found:
         lines += [f"  {line}" for line in fitted_lines(each)]
+    lines += ["shares of GPUs and frameworks, fitted to all rows", *(f"  {x}" for x in shares_lines(shares))]
     return "\n".join(lines) + "\n"
 
 
@@ -71,8 +82,10 @@ def _constants(found: Fitted) -> dict[str, Any]:
     }
 
 
-def fit_json(found: list[Fitted]) -> str:
-    return json.dumps({"schema": 1, "calibration": [_constants(each) for each in found]}, indent=2) + "\n"
+def fit_json(found: list[Fitted], shares: StepShares) -> str:
+    """Constants and shares as JSON; times of constants are picoseconds."""
+    whole = {"schema": 1, "calibration": [_constants(each) for each in found], "shares": asdict(shares)}
+    return json.dumps(whole, indent=2) + "\n"
 
 
 def left_out_json(found: list[LeftOut], fidelity: str) -> str:

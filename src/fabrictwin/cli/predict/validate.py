@@ -69,8 +69,8 @@ def training(
                 raise ConfigError("expected one of --fit and --leave-out", key="--fit")
             fitter = Fitter(measurements, found, answers, progress.stage)
             if refit:
-                constants = fitter.fit_all()
-                whole, text = fit_json(constants), fit_text(constants)
+                constants, shares = fitter.fit_all(), fitter.shares()
+                whole, text = fit_json(constants, shares), fit_text(constants, shares)
             else:
                 left = fitter.leave_out(leave_out)
                 rows = fitter.rows_of(left) if every or len(left) == 1 else []

@@ -97,6 +97,7 @@ class Packet(Model):
     gpudirect: Yes | None = None
     staging_chunk: Size | None = None
     staging_time: Duration | None = None
+    repeats: Yes | None = None
     memory_limit: Size | None = None
     packet_limit: Annotated[int, _whole(1, 10**15)] | None = None
     message_limit: Annotated[int, _whole(1, 10**9)] | None = None

@@ -101,6 +101,10 @@ class PacketLevel(Protocol):
         """Packets so far."""
         ...
 
+    def repeated(self) -> float:
+        """Return the share of the packet-hops so far that repeats what was played before."""
+        ...
+
     def port_counters(self) -> dict[str, I64]:
         """Counters of ports by the name that operators know, each of shape [ports]."""
         ...

@@ -155,12 +155,20 @@ class PacketEngine:
         elif self.network.machine.now < self._now:
             self.network.machine.state.clock[0].now = self._now
 
+    def _is_alone(self) -> bool:
+        """Nothing but programs will happen, and nobody looks at packets."""
+        network = self.network
+        disturbed = network.changes or network.awaits_changes or len(self.transfers)
+        return not disturbed and network.machine.drain_tap is None
+
     def advance(self, until_ps: int = FOREVER, budget: int | None = None) -> Advanced:
         """Advance; see `Engine`. Raises SimulatedError for a deadlock, spent retries, an unreachable adapter."""
         if self.messages is not None:
+            self.operations.repeated.allowed = False
             stop, events = self.messages.advance(until_ps, budget)
             ended = self.operations.completions() if self._has_operations else NO_COMPLETIONS
             return _new(Advanced, (stop, events, ended))
+        self.operations.repeated.allowed = until_ps >= FOREVER and budget is None and self._is_alone()
         stop = self.network.run(None if until_ps >= FOREVER else until_ps, budget=budget)
         if until_ps < FOREVER and stop != Stop.BUDGET:
             self._now = max(self._now, until_ps)
@@ -200,6 +208,10 @@ class NetworkPackets:
 
     def totals(self) -> PacketTotals:
         return port_counters.totals(self.network)
+
+    def repeated(self) -> float:
+        hops = int(self.network.machine.state.clock[0].hops)
+        return self._engine.operations.repeated.hops / max(hops, 1)
 
     def port_counters(self) -> dict[str, I64]:
         return port_counters.port_counters(self.network)

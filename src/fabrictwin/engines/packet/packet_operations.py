@@ -9,38 +9,47 @@ Flags that travel with data (LL, LL128) are bytes on the wire. Routes of message
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fabrictwin.base.arrays import I32, I64
+from fabrictwin.engines.base.changes import FOREVER
 from fabrictwin.engines.base.engine import NO_COMPLETIONS, Completions
-from fabrictwin.engines.packet.message_routes import Guide, Key, MessageRoute, MessageRoutes, guides
+from fabrictwin.engines.packet.communication_tasks import PlacedTasks, Routes, expand
+from fabrictwin.engines.packet.message_routes import Guide, Key, MessageRoutes, guides
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
+from fabrictwin.engines.packet.repeated_phases import RepeatedPhases, Start
 from fabrictwin.engines.packet.run_estimate import PacketSize, check_size
 from fabrictwin.fabric.fabric import NONE
-from fabrictwin.program.program import Communication, Operations, OpKind
+from fabrictwin.program.program import Communication, Operations
 from fabrictwin.program.sends import Sends, sends_of
+
+if TYPE_CHECKING:
+    from fabrictwin.kernel.packet.task_columns import Tasks
 
 # by (channel, source, target): how its connection is made, and what a step costs
 Guided = dict[tuple[int, int, int], tuple[Guide, int]]
 
 
-class _Tasks:
-    """Tasks to be added, as growing columns. `after` are (task, predecessor): until its bytes are in memory."""
+@dataclass
+class _Posted:
+    """A communication of a program, and what it takes to play it."""
 
-    def __init__(self) -> None:
-        self.kind: list[int] = []
-        self.queue_pair: list[int] = []
-        self.size: list[int] = []
-        self.delay: list[int] = []
-        self.after: list[tuple[int, int]] = []
+    at: int  # among those posted with it
+    given: Communication
+    sends: list[Sends]  # by channel; none once they are expanded
+    guided: Guided
+    rank_node: I32
+    uses: int  # operations that are yet to start it
+    tasks: Tasks | None = None  # once it has started
 
-    def add(self, kind: int, queue_pair: int, size: int, delay: int) -> int:
-        self.kind.append(kind)
-        self.queue_pair.append(queue_pair)
-        self.size.append(size)
-        self.delay.append(delay)
-        return len(self.kind) - 1
+    def used(self) -> None:
+        """One operation less will start it."""
+        self.uses -= 1
+        if not self.uses:
+            self.tasks = None
 
 
 class PacketOperations:
@@ -55,7 +64,11 @@ class PacketOperations:
         self._begin = np.zeros(0, np.int64)  # tasks at the start and the end of each operation
         self._end = np.zeros(0, np.int64)
         self._end_operation: dict[int, int] = {}
-        self._logged = 0
+        self._logged: list[int] = []
+        self._called: dict[int, _Posted] = {}  # by the task at the start of an operation
+        self._placed = PlacedTasks(network.machine)
+        self.repeated = RepeatedPhases(network.machine)
+        self._followed = 0  # first operation of the program whose communications may be repeated
 
     def __len__(self) -> int:
         return len(self._begin)
@@ -66,39 +79,84 @@ class PacketOperations:
         Raises ConfigError where it would take more packet-hops or memory than the options allow.
         """
         from fabrictwin.kernel.packet.state import constants as s
+        from fabrictwin.kernel.packet.task_columns import make_tasks
 
         machine = self.network.machine
-        base_op, base_task = len(self), machine.tasks
+        n, base_op, base_task = len(operations), len(self), machine.tasks
         expanded: dict[int, list[Sends]] = {}
         size = self.size_of(operations, communications, rank_node, expanded)
         check_size(size, self.options, "this program")
         self.hops += size.hops
-        used = dict.fromkeys(operations.communication[operations.communication != NONE].tolist())
-        guided = {at: guides(communications[at]) for at in used}
-        self.routes.open(
-            key for at in used for key in self._keys(communications[at], expanded[at], rank_node, guided[at])
-        )
-        tasks = _Tasks()
-        n = len(operations)
-        begin, end = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        for i in range(n):
-            if operations.kind[i] == OpKind.COMPUTE:
-                begin[i] = end[i] = tasks.add(s.DELAY, 0, 0, int(operations.duration_ps[i]))
-            else:
-                at = int(operations.communication[i])
-                begin[i] = tasks.add(s.DELAY, 0, 0, communications[at].base_ps)
-                lasts = self._expand(tasks, communications[at], expanded[at], guided[at], rank_node, int(begin[i]))
-                end[i] = tasks.add(s.DELAY, 0, 0, 0)
-                tasks.after += [(int(end[i]), last) for last in (lasts or [int(begin[i])])]
+        uses = np.bincount(operations.communication[operations.communication != NONE]).tolist()
+        posted: dict[int, _Posted] = {}
+        for at in dict.fromkeys(operations.communication[operations.communication != NONE].tolist()):
+            given, sends = communications[at], expanded.pop(at)
+            posted[at] = _Posted(at, given, sends, guides(given), rank_node, uses[at])
+        self.routes.open(key for each in posted.values() for key in self._keys(each))
+        self._find_repeats(operations, posted)
+        # each operation has a task at its start and one at its end, the same where it computes
+        communicates = operations.communication != NONE
+        begin = np.arange(n) + np.concatenate([[0], np.cumsum(communicates)[:-1]]) if n else np.zeros(0, np.int64)
+        end = begin + communicates
+        kind = np.full(n + int(communicates.sum()), s.DELAY)
+        kind[begin[communicates]] = s.CALL
+        delay = np.zeros(len(kind), np.int64)
+        delay[begin] = operations.duration_ps
+        bases = [posted[at].given.costs.base_ps for at in operations.communication[communicates].tolist()]
+        delay[begin[communicates]] = bases
         waiting = np.repeat(np.arange(n), np.diff(operations.after_start))
-        order = zip(begin[waiting].tolist(), end[operations.after].tolist(), strict=True)
-        tasks.after += order
-        pairs = np.array(tasks.after, np.int64).reshape(-1, 2)
-        machine.add_tasks(tasks.kind, tasks.queue_pair, tasks.size, tasks.delay, after=(pairs[:, 0], pairs[:, 1]))
+        none = np.zeros(len(kind), np.int64)
+        tasks = make_tasks(kind, none, none, delay, after=(begin[waiting], end[operations.after]))
+        tasks.task.waits[end[communicates]] += 1  # for the call
+        machine.place(tasks, machine.reserve(len(kind), len(tasks.successor)))
         self._begin = np.concatenate([self._begin, begin + base_task])
         self._end = np.concatenate([self._end, end + base_task])
         self._end_operation |= {int(t) + base_task: base_op + i for i, t in enumerate(end)}
+        for i in np.flatnonzero(communicates).tolist():
+            self._called[base_task + int(begin[i])] = posted[int(operations.communication[i])]
+        machine.on_call = self._answer
         return base_op
+
+    def _answer(self, begun: int) -> None:
+        """A communication starts: place its messages, which its last task waits for."""
+        machine, end, posted = self.network.machine, begun + 1, self._called.pop(begun)
+        self._read_log()  # a task whose place another takes is logged anew
+        if posted.tasks is None:
+            posted.tasks = self._expand(posted)
+        operation = self._end_operation[end] - self._followed
+        carried = int(posted.tasks.task.size_bytes.sum())
+        if self.repeated.repeat(Start(operation, posted.at, end, carried)):
+            posted.used()
+            return
+        lasts = int((posted.tasks.successor == len(posted.tasks.task)).sum())
+        machine.state.task[end].waits += lasts - 1
+        if lasts:
+            self._placed.place(posted.tasks, end)
+        else:
+            machine.begin(end)
+        posted.used()
+
+    def _find_repeats(self, operations: Operations, posted: dict[int, _Posted]) -> None:
+        """Find which communications are played once: none where another program is still under way."""
+        self.repeated.forget()
+        if (
+            not self.options.hosts.repeats
+            or self._called
+            or max((each.uses for each in posted.values()), default=0) < 2
+        ):
+            return
+        self._read_log()
+        self._followed = len(self)
+        queue_pairs: dict[int, I64] = {}
+        bases_ps, first_byte_ps = operations.duration_ps.copy(), FOREVER
+        for at, each in posted.items():
+            legs = [leg for key in self._keys(each) for leg in self.routes[key].legs]
+            if legs:
+                queue_pairs[at] = np.array([q for leg in legs for _, q in leg.parts], np.int64)
+            costs = [cost for _, cost in each.guided.values()] or [each.given.costs.step_ps]
+            first_byte_ps = min(first_byte_ps, each.given.costs.base_ps + min(costs))
+            bases_ps[operations.communication == at] = each.given.costs.base_ps
+        self.repeated.find(operations, bases_ps, queue_pairs, first_byte_ps)
 
     def size_of(
         self,
@@ -141,7 +199,7 @@ class PacketOperations:
                     pieces = max(through, 3) * int(
                         (-(-sends.length_bytes[far] // options.hosts.staging_chunk_bytes)).sum()
                     )
-                messages += int(uses[at]) * (pieces + max(parts, 1) * int((~far).sum()))
+                messages += pieces + max(parts, 1) * int((~far).sum())
                 inside = int((2 * packets[~far]).sum())
                 hops += int(uses[at]) * (inside + int((links * packets[far]).sum()))
                 for key in zip(source.tolist(), target.tolist(), packets.tolist(), strict=True):
@@ -152,7 +210,7 @@ class PacketOperations:
         network = self.network.machine.state
         room = int(network.port.peer.size) * 2 * (options.switching.credit_bytes or 1 << 20) // fabric.mtu_bytes
         packets_at_once = min(sum(largest.values()), room)
-        tasks = messages + 2 * len(operations)
+        tasks = 2 * (messages + len(operations))  # a communication's as they are expanded, and as they are placed
         memory = (
             nbytes(network)
             + tasks * (task_dtype.itemsize + heap_dtype.itemsize + 12)  # a successor or two, the log
@@ -162,7 +220,7 @@ class PacketOperations:
         return PacketSize(hops, messages, int(memory))
 
     def _level(self, communication: Communication) -> int | None:
-        level = communication.service_level
+        level = communication.transport.service_level
         return self._service_levels.get(communication.name) if level is None else level
 
     def _communicator(self, communication: Communication, channel: int) -> int:
@@ -171,95 +229,54 @@ class PacketOperations:
         members = np.unique(communication.channels.ranks[start[channel] : start[channel + 1]])
         return self._communicators.setdefault(members.tobytes(), len(self._communicators))
 
-    def _keys(
-        self, communication: Communication, channels: list[Sends], rank_node: I32, guided: Guided
-    ) -> Iterator[Key]:
+    def _keys(self, posted: _Posted) -> Iterator[Key]:
         """Keys of the routes that a communication's sends take, in the order in which they ask for them."""
-        level = self._level(communication)
-        for c, sends in enumerate(channels):
+        for c, sends in enumerate(posted.sends):
             ends = np.stack([sends.source, sends.target], axis=1)
             once = np.sort(np.unique(ends, axis=0, return_index=True)[1])
+            own = self._communicator(posted.given, c)
             for a, b in ends[once].tolist():
-                guide = guided[c, a, b][0] if guided else None
-                yield self._communicator(communication, c), int(rank_node[a]), int(rank_node[b]), c, level, guide
+                yield self._key(posted, own, c, a, b)
 
-    def _expand(
-        self,
-        tasks: _Tasks,
-        communication: Communication,
-        channels: list[Sends],
-        guided: Guided,
-        rank_node: I32,
-        begin: int,
-    ) -> list[int]:
-        """Add messages of one communication; returns the tasks that end it."""
-        lasts: list[int] = []
-        level = self._level(communication)
-        wire, data = communication.wire_bytes, communication.data_bytes
-        for c, sends in enumerate(channels):
-            done: list[list[int]] = []  # tasks at the end of each send
-            awaited = np.zeros(len(sends), bool)
-            awaited[sends.after] = True
-            routes: dict[tuple[int, int], tuple[MessageRoute, int]] = {}
-            sent: dict[tuple[int, int], int] = {}
-            own = self._communicator(communication, c)
-            for k in range(len(sends)):
-                ends = int(sends.source[k]), int(sends.target[k])
-                if ends not in routes:
-                    guide, cost = guided[c, *ends] if guided else (None, communication.step_cost_ps)
-                    key = (own, int(rank_node[ends[0]]), int(rank_node[ends[1]]), c, level, guide)
-                    routes[ends] = self.routes[key], cost
-                route, cost = routes[ends]
-                first, last = int(sends.after_start[k]), int(sends.after_start[k + 1])
-                before = [t for j in sends.after[first:last] for t in done[j]] or [begin]
-                size = -(-int(sends.length_bytes[k]) * wire // data)
-                number = sent[ends] = sent.get(ends, -1) + 1
-                done.append(self._message(tasks, route, size, cost, before, number))
-                if not awaited[k]:
-                    lasts += done[k]
-        return lasts
+    def _key(self, posted: _Posted, communicator: int, channel: int, source: int, target: int) -> Key:
+        """Key of the route of a channel's sends between two ranks."""
+        guide = posted.guided[channel, source, target][0] if posted.guided else None
+        nodes = posted.rank_node
+        return communicator, int(nodes[source]), int(nodes[target]), channel, self._level(posted.given), guide
 
-    def _message(
-        self, tasks: _Tasks, route: MessageRoute, size: int, cost_ps: int, before: list[int], number: int
-    ) -> list[int]:
-        """Add a route's message with that number as tasks; returns those that end with it in memory."""
-        from fabrictwin.kernel.packet.state import constants as s
-
-        if not route.legs:  # memory to itself
-            same = tasks.add(s.DELAY, 0, 0, cost_ps)
-            tasks.after += [(same, t) for t in before]
-            return [same]
-        chunk = route.chunk_bytes or max(size, 1)
-        ends: list[int] = []
-        for start in range(0, max(size, 1), chunk):
-            here = min(chunk, size - start)
-            waits = before
-            for at, leg in enumerate(route.legs):
-                delay = leg.delay_ps + (route.pause_ps if at else cost_ps)
-                parts: list[int] = []
-                amount = max(round(here * leg.amount), 1) if leg.amount != 1 else here
-                carriers = leg.carriers(number)
-                shares = _split(amount, [share for share, _ in carriers])
-                for (_, q), part in zip(carriers, shares, strict=True):
-                    if part or len(carriers) == 1:
-                        parts.append(tasks.add(s.MESSAGE, q, part, delay))
-                        tasks.after += [(parts[-1], t) for t in waits]
-                waits = parts
-            ends += waits
-        return ends
+    def _expand(self, posted: _Posted) -> Tasks:
+        """Tasks of all messages of one communication."""
+        channels: list[tuple[Sends, Routes]] = []
+        given = posted.given
+        for c, sends in enumerate(posted.sends):
+            own, routes = self._communicator(given, c), {}
+            for a, b in dict.fromkeys(zip(sends.source.tolist(), sends.target.tolist(), strict=True)):
+                cost = posted.guided[c, a, b][1] if posted.guided else given.costs.step_ps
+                routes[a, b] = self.routes[self._key(posted, own, c, a, b)], cost
+            channels.append((sends, routes))
+        posted.sends = []
+        return expand(channels, given.transport.wire_bytes, given.transport.data_bytes)
 
     def completions(self) -> Completions:
         """Operations that ended since the last call."""
-        state = self.network.machine.state
-        logged = int(state.clock[0].logged)
-        if logged == self._logged:
+        self._read_log()
+        if not self._logged:
             return NO_COMPLETIONS
-        ended = [self._end_operation.get(int(t)) for t in state.log[self._logged : logged]]
-        self._logged = logged
-        operation = np.array([o for o in ended if o is not None], np.int64)
-        time = state.task.done_ps[self._end[operation]].astype(np.int64)
+        operation = np.array([self._end_operation[t] for t in self._logged], np.int64)
+        self._logged = []
+        time = self.network.machine.state.task.done_ps[self._end[operation]].astype(np.int64)
         order = np.lexsort((operation, time))
         return Completions(operation[order], time[order])
+
+    def _read_log(self) -> None:
+        """Take over which tasks the kernel says have ended."""
+        state = self.network.machine.state
+        clock = state.clock[0]
+        ended = [t for t in state.log[: int(clock.logged)].tolist() if t in self._end_operation]
+        clock.logged = 0
+        self._logged += ended
+        done_ps = state.task.done_ps
+        self.repeated.ended([(self._end_operation[t] - self._followed, int(done_ps[t])) for t in ended])
 
     @property
     def progress(self) -> float:
@@ -276,16 +293,3 @@ class PacketOperations:
         """[operations posted so far] when each ended; -1 where it has not."""
         ended: I64 = self.network.machine.state.task.done_ps[self._end].astype(np.int64)
         return ended
-
-
-def _split(size: int, shares: list[float]) -> list[int]:
-    """`size` in parts proportional to `shares`, without a remainder."""
-    if len(shares) == 1:
-        return [size]
-    whole, reached, parts, before = sum(shares), 0.0, [], 0
-    for share in shares:
-        reached += share
-        cut = round(reached / whole * size)
-        parts.append(cut - before)
-        before = cut
-    return parts

@@ -147,11 +147,12 @@ class Switching:
 
 @dataclass(frozen=True)
 class Hosts:
-    """Bytes between a GPU and its adapter. Raises ConfigError."""
+    """Bytes inside hosts. Raises ConfigError."""
 
     gpudirect: bool = True
     staging_chunk_bytes: int = 512 << 10  # without GPUDirect: NCCL's buffer of 4 MiB in 8 steps
     staging_ps: int = 2 * PS_PER_US  # the proxy's time a chunk and copy; an estimate
+    repeats: bool = True  # communications that stay inside hosts and happen again are played once
     host_work: bool = False  # memory, cores and threads of hosts take their time too: what staged bytes need
 
     def __post_init__(self) -> None:

@@ -22,6 +22,7 @@ from fabrictwin.kernel.packet.state.records import records
 from fabrictwin.kernel.packet.state.state import State, nbytes
 from fabrictwin.kernel.packet.state.transport_records import qp_dtype
 from fabrictwin.kernel.packet.switch.pauses import force_pause
+from fabrictwin.kernel.packet.task_columns import Place, Tasks, make_tasks
 
 PAUSES_IN_VAIN = 8  # renewed pauses after which nothing else moved: it never will
 # columns of a queue pair's record, by the part of a connection and the field that fills them
@@ -65,6 +66,7 @@ class Machine:
         self.deadlock: Blocked | None = None
         self.drops_unroutable = False  # a packet without a way is dropped; otherwise it ends the run
         self.drain_tap: Callable[[Any], None] | None = None  # is given the rows of State.tap
+        self.on_call: Callable[[int], None] | None = None  # is given a CALL whose delay is over
         self._hops = 0
         self._owns_tables = False
         self._successors = 0
@@ -192,37 +194,46 @@ class Machine:
         `after` and `after_done` are (task, predecessor) pairs within this very call: the task waits until the
         predecessor's bytes are in memory, or until its sender knows.
         """
-        first, n = self.tasks, len(kind)
-        task = _room(self.state.task, first, n)
-        new = task[first : first + n]
-        new.kind, new.qp = kind, queue_pair
-        new.size_bytes, new.delay_ps = size_bytes, delay_ps
-        new.next = s.NONE
-        for name in ("start_ps", "received_ps", "done_ps"):
-            new[name] = s.NONE
-        none = (np.zeros(0, np.int64), np.zeros(0, np.int64))
-        pairs = [after or none, after_done or none]
-        waits = sum(np.bincount(np.asarray(p[0], np.int64), minlength=n) for p in pairs)
-        new.waits = waits
-        # successors of a task: those of the first kind, then those of the second
-        waiting = np.concatenate([p[0] for p in pairs]).astype(np.int64)
-        awaited = np.concatenate([p[1] for p in pairs]).astype(np.int64)
-        which = np.repeat([0, 1], [len(p[0]) for p in pairs])
-        order = np.lexsort((which, awaited))
-        counts = np.bincount(2 * awaited + which, minlength=2 * n)
-        starts = self._successors + np.concatenate([[0], np.cumsum(counts)])
-        new.next_start, new.next_middle, new.next_end = starts[0:-1:2], starts[1::2], starts[2::2]
-        successor = np.concatenate([self.state.successor[: self._successors], waiting[order] + first, [0]])
-        self._successors += len(order)
-        self.tasks += n
-        log = np.zeros(self.tasks, np.int32)
-        log[: len(self.state.log)] = self.state.log[: self.tasks]
-        self.state = self.state._replace(task=task, successor=successor.astype(np.int32), log=log)
+        tasks = make_tasks(kind, queue_pair, size_bytes, delay_ps, after=after, after_done=after_done)
+        place = self.reserve(len(tasks.task), len(tasks.successor))
+        self.place(tasks, place, start=start)
+        return place.task
+
+    def reserve(self, tasks: int, successors: int) -> Place:
+        """Make room for so many tasks that are yet to be placed, and their successors."""
+        place = Place(self.tasks, self._successors)
+        self.tasks += tasks
+        self._successors += successors
+        state = self.state
+        self.state = state._replace(
+            task=_room(state.task, place.task, tasks),
+            log=_roomy(state.log, self.tasks),
+            successor=_roomy(state.successor, self._successors + 1),
+        )
+        self.room_for_events(tasks)
+        return place
+
+    def place(self, tasks: Tasks, place: Place, *, then: int = s.NONE, start: bool = True) -> None:
+        """Put tasks where there is room for them; `then` is the task elsewhere that waits for some of them."""
+        first, n = place.task, len(tasks.task)
+        new = self.state.task[first : first + n]
+        new[:] = tasks.task
+        for name in ("next_start", "next_middle", "next_end"):
+            new[name] += place.successor
+        successors = self.state.successor[place.successor : place.successor + len(tasks.successor)]
+        successors[:] = np.where(tasks.successor < n, tasks.successor + first, then)
         self.state.clock[0].open += n
-        self.room_for_events(n)
         if start:
             begin(self.state, first, first + n, self.now)
-        return first
+
+    def begin(self, task: int) -> None:
+        """Start a task now if it waits for nothing."""
+        begin(self.state, task, task + 1, self.now)
+
+    def is_done(self, place: Place, count: int) -> bool:
+        """Return True where both ends of so many tasks are done, so that others may take their place."""
+        task = self.state.task[place.task : place.task + count]
+        return bool(((task.status == s.DONE) & (task.received_ps != s.NONE)).all())
 
     def add_messages(self, count: int) -> None:
         """Room for so many more single messages at once."""
@@ -262,7 +273,11 @@ class Machine:
             if left <= 0:
                 return s.SLICED
             status = int(run(self.state, until, not drain, left))
-            if status == s.SLICED:
+            if self.state.clock[0].called != s.NONE:
+                self._answer_call()
+                if self.state.clock[0].message_events:
+                    until = min(until, self.now)  # the instant is finished, as it would be without the call
+            if status in (s.SLICED, s.CALLED):
                 continue
             if status == s.MESSAGE_EVENT:
                 return status
@@ -292,6 +307,12 @@ class Machine:
                     return s.STALLED
             else:
                 return status
+
+    def _answer_call(self) -> None:
+        clock = self.state.clock[0]
+        task, clock.called = int(clock.called), s.NONE
+        if self.on_call is not None:
+            self.on_call(task)
 
     def _will_change(self) -> bool:
         """Return True where a watchdog, or a pause about to take effect, will yet break a circle of lanes."""
@@ -445,6 +466,11 @@ def _room(array: Any, used: int, more: int) -> Any:
     longer = records(max(used + more, used + used // 2), array.dtype)
     longer[:used] = array[:used]
     return longer
+
+
+def _roomy(array: Any, length: int) -> Any:
+    """The array with at least so many entries; it grows by half."""
+    return array if len(array) >= length else _longer(array, max(length, len(array) * 3 // 2))
 
 
 def _longer(array: Any, length: int) -> Any:

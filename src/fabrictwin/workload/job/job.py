@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from fabrictwin import catalog
 from fabrictwin.base.arrays import I64
+from fabrictwin.catalog.step_shares import step_shares
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.faults import find_faults
 from fabrictwin.cluster.host_placement import place
@@ -19,7 +20,7 @@ from fabrictwin.workload.job.rank_layout import Layout, split_layers
 from fabrictwin.workload.job.training_checks import Wrong, check_layout, check_switches
 from fabrictwin.workload.job.workload_section import Training, Workload
 from fabrictwin.workload.layers.feedforward import peak_load
-from fabrictwin.workload.layers.transformer import ExpertRouting, Hiding, Kernels, Shape, Sharing
+from fabrictwin.workload.layers.transformer import ExpertRouting, Hiding, Kernels, LossKernels, Shape, Sharing
 from fabrictwin.workload.model.model_sizes import Model
 
 MOST_MICRO_BATCHES = 100_000
@@ -56,6 +57,12 @@ class Job:
     placement: Placement
     hardware: Hardware
 
+    @cached_property
+    def compute_share(self) -> float:
+        """Return what kernels reach in steps: as given, or of this GPU and software."""
+        given = self.training.compute_share
+        return step_shares().of(self.hardware.gpu, self.training.software) if given is None else given
+
     @property
     def chunks(self) -> int:
         return self.training.parallel.vp
@@ -86,7 +93,14 @@ class Job:
                 dispatcher=t.routing.dispatcher,
             ),
             Hiding(t.overlap.tensor, t.overlap.collective_sms, t.overlap.tensor_sms, t.overlap.experts),
-            Kernels(t.attention, t.kernels == "eager", t.recompute_modules, t.scan_share, t.host.captured),
+            Kernels(
+                t.attention,
+                t.kernels == "eager",
+                t.recompute_modules,
+                t.scan_share,
+                t.host.captured,
+                LossKernels(t.loss, t.metrics),
+            ),
             ExpertRouting(t.routing.capacity_factor, *host),
         )
 

@@ -75,6 +75,11 @@ def _check_parts(training: Training, model: Model, wrong: Wrong) -> None:
     for key, given in (("recompute_modules", modules), ("host.captured", captured)):
         if len(set(given)) < len(given):
             raise wrong(key, f"got {', '.join(given)}, expected each once")
+    if training.recompute_ends_early and (training.recompute != "full" or model.experts or model.pattern):
+        what = f"recompute {training.recompute} of {model.name}"
+        raise wrong(
+            "recompute_ends_early", f"got true with {what}, expected it with full, of layers that are dense"
+        )
     if modules and training.recompute in ("full", "operations"):
         raise wrong("recompute_modules", f"got some with recompute {training.recompute}, expected none")
     for module in ("experts", "expert-activations"):

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.units import Duration, Flops, Rate, Size
+from fabrictwin.catalog.step_shares import step_shares
 from fabrictwin.workload.model.huggingface_cache import config_of
 from fabrictwin.workload.model.huggingface_families import load_model, read_model
 from fabrictwin.workload.model.model_sizes import Model
@@ -106,8 +107,8 @@ class HostSide(Section):
     step: Duration = 0
     # the device waits for it in a layer with experts, forward: beside that, for each expert that a rank holds
     # (calibrated on Megatron-Bridge, docs/validation.md)
-    routing: Duration = 1_130_000_000
-    expert: Duration = 120_000_000
+    routing: Duration = 350_000_000
+    expert: Duration = 147_000_000
     # with overlap.experts, what it does for each expert of a layer: a third forward, the rest backward
     interleaved: Duration = 960_000_000
 
@@ -142,26 +143,33 @@ class Training(Section):
     scaling: Literal["delayed", "current", "block"] = "delayed"  # of fp8
     gradient_precision: Literal["fp32", "same"] = "fp32"
     recompute: Literal["none", "selective", "operations", "full"] = "none"
+    # full recomputation ends where backward has all that it needs: PyTorch's checkpoint that is not reentrant
+    recompute_ends_early: bool = False
     # beside that: norms, MLPs of experts or their activations, the up-projections of latent attention
     recompute_modules: tuple[Module, ...] = ()
     attention: Literal["flash", "materialised"] = "flash"
     # of flash attention at 8,192 tokens, causal half counted, where the catalog's is not it: forward, backward
     attention_throughput: Flops | None = None
     attention_backward_throughput: Flops | None = None
-    # of the throughput that kernels reach by themselves, what they reach in the steps of this framework
-    compute_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    software: str | None = None  # the framework; without one, what is typical
+    # of the throughput that kernels reach by themselves, what they reach in steps; the catalog's where not given
+    compute_share: Annotated[float, Field(gt=0, le=1)] | None = None
     # of the catalog's throughput of matrix products, what they reach on this machine (see fabrictwin calibrate)
     product_share: Annotated[float, Field(ge=0.1, le=10)] = 1.0
     wide_layers: WideLayers = WideLayers()
     # of what their products and bytes would take, what state-space kernels reach (calibrated, docs/validation.md)
-    scan_share: Annotated[float, Field(gt=0, le=1)] = 0.34
+    scan_share: Annotated[float, Field(gt=0, le=1)] = 0.312
     # of the memory's rate, what PyTorch's own kernels over mixed types or strides reach (calibrated)
-    eager_share: Annotated[float, Field(gt=0, le=1)] = 0.44
+    eager_share: Annotated[float, Field(gt=0, le=1)] = 0.403
     kernels: Literal["fused", "eager"] = (
         "fused"  # norms, activations and rotary positions: one kernel, or PyTorch's
     )
     # modules that predict a token further each, behind the last layer (DeepSeek-V3)
     prediction_layers: Annotated[int, Field(strict=True, ge=0, le=16)] = 0
+    # compiled: over logits of 4 bytes; fused: one that reads and overwrites those of 2; eager: PyTorch's own
+    loss: Literal["compiled", "fused", "eager"] = "compiled"
+    # cross-entropies that are computed from the logits for metrics, beside the loss
+    metrics: Annotated[int, Field(strict=True, ge=0, le=16)] = 0
     pad_vocabulary: Annotated[int, Field(strict=True, ge=1, le=1 << 20)] = 128
     scatter_gather: bool = True
     sequence_parallel: bool = False  # what is between tensor-parallel blocks is divided over tp ranks
@@ -190,6 +198,15 @@ class Training(Section):
     def _something(cls, value: str | dict[str, Any]) -> str | dict[str, Any]:
         if not value:
             raise ValueError("got nothing, expected the path of a config.json or its keys")
+        return value
+
+    @field_validator("software")
+    @classmethod
+    def _known(cls, value: str | None) -> str | None:
+        known = step_shares().software
+        if value is not None and value not in known:
+            names = ", ".join(known)
+            raise ValueError(f"got {value!r}, expected one of {names}{did_you_mean(value, known)}, or nothing")
         return value
 
     @model_validator(mode="after")

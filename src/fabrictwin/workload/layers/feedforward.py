@@ -47,6 +47,15 @@ class MlpBlock(Sublayer):
         script.compute(self.residual()[0], part)
         return script
 
+    def forward_until_down(self) -> Script:
+        """Recomputation of a dense block up to the input of its last product, the last that backward reads."""
+        script, up = Script(), self.model.mlp_linears(self.model.ffn)[0]
+        elements = self.shape.tokens * self.model.ffn // self.shape.sharing.tp
+        script.compute(self.norm()[0] + self.roof.cast_alone(self.shape.local * self.model.hidden), "recompute")
+        self.enter(script, up, self.model.hidden, "recompute")
+        script.compute(self.activation(elements)[0] + self.roof.cast(elements), "recompute")
+        return script
+
     def backward(self, load: float = 0.0) -> Script:
         script = Script()
         script.compute(self.residual()[1], "backward")

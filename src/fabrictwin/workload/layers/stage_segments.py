@@ -44,7 +44,7 @@ class Segments:
             scaling=training.scaling,
             flash_flops_per_s=training.attention_throughput,
             flash_backward_flops_per_s=training.attention_backward_throughput,
-            share=training.compute_share,
+            share=job.compute_share,
             eager_share=training.eager_share,
         ).with_products(training.product_share)
         self._attention = AttentionBlock(self.roof, job.shape)
@@ -86,7 +86,9 @@ class Segments:
             forward.extend(self._mlp.forward(load))
         if recompute == "full" and attends:
             backward.extend(self._attention.forward("recompute"))
-        if thinks and (recompute == "full" or (load and "experts" in self.job.training.recompute_modules)):
+        if thinks and recompute == "full" and self.job.training.recompute_ends_early:
+            backward.extend(self._mlp.forward_until_down())
+        elif thinks and (recompute == "full" or (load and "experts" in self.job.training.recompute_modules)):
             backward.extend(self._mlp.forward(load, "recompute"))
         if recompute == "operations":
             backward.extend(self._every_second_product())

@@ -352,15 +352,24 @@ class Model:
         return self.layers_forward_flops(tokens, sequence) + head + self.predictors * predictor
 
     def step_flops(
-        self, tokens: int, sequence: int, *, recompute: Literal["none", "selective", "operations", "full"]
+        self,
+        tokens: int,
+        sequence: int,
+        *,
+        recompute: Literal["none", "selective", "operations", "full"],
+        ends_early: bool = False,
     ) -> tuple[int, int]:
-        """(model FLOPs, hardware FLOPs) of a step: backward is twice forward, recomputation repeats forwards."""
+        """(model FLOPs, hardware FLOPs) of a step: backward is twice forward, recomputation repeats forwards.
+
+        With `ends_early` dense layers are repeated up to their last product.
+        """
+        last = 2 * tokens * self.layers * self.mlp_linears(self.ffn)[-1].weights if ends_early else 0
         model = 3 * self.forward_flops(tokens, sequence)
         again = {
             "none": 0,
             "selective": self.kinds.get("*", 0 if self.pattern else self.layers)
             * self.core_attention_flops(tokens, sequence),
             "operations": self.layers * 2 * tokens * sum(linear.weights for linear in self.second_products()),
-            "full": self.layers_forward_flops(tokens, sequence),
+            "full": self.layers_forward_flops(tokens, sequence) - last,
         }
         return model, model + again[recompute]

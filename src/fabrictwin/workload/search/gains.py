@@ -100,7 +100,7 @@ def _cheaper(
         if (place == "inside" and layout.ranks > 1) or (place == "between" and several):
             step = ClosedForm(job, times.scaled({place: 0.5})).estimate().step_ps
             yield f"faster_{place}", f"communication {name} in half the time", "faster", step
-    faster = job.training.model_copy(update={"compute_share": job.training.compute_share * 1.1})
+    faster = job.training.model_copy(update={"compute_share": job.compute_share * 1.1})
     step = ClosedForm(replace(job, training=faster), times.without_passes()).estimate().step_ps
     yield "faster_compute", "kernels 10% faster", "faster", step
 

@@ -85,7 +85,6 @@ def _set_tables(machine: Machine, fabric: Fabric, entries: TableEntries) -> None
 
 def stall_error(machine: Machine, fabric: Fabric) -> SimulatedError:
     """Return why nothing moves any more: a deadlock, exhausted retries, or tasks that wait for nothing to come."""
-    from fabrictwin.kernel.packet.state import constants as s
 
     deadlock, state = machine.deadlock, machine.state
     if deadlock is not None:
@@ -104,5 +103,5 @@ def stall_error(machine: Machine, fabric: Fabric) -> SimulatedError:
             a,
             f"{len(failed)} queue pairs gave up after {int(qp.retry_limit)} retries, the first toward {b}",
         )
-    left = int((state.task.status[: machine.tasks] != s.DONE).sum())
+    left = int(state.clock[0].open)
     return SimulatedError("stalled", "packet engine", f"{left} tasks are open and nothing will ever move again")

@@ -94,6 +94,7 @@ LOST = 2
 DELAY = 0
 MESSAGE = 1
 TURNSTILE = 2  # every predecessor that ends starts one successor, in order
+CALL = 3  # a delay after which whoever posted it adds what follows, before the next event
 
 # Task status.
 WAITING = 0
@@ -115,6 +116,7 @@ UNROUTABLE = 8
 TAP_FULL = 10
 MESSAGE_EVENT = 9  # software is to look at State.message_event before the next event
 SLICED = 11  # as many events as were asked for have happened
+CALLED = 12  # the delay of a CALL is over: clock.called
 
 SLICE_EVENTS = 1 << 20  # about 0.1 s: between slices Python sees signals
 

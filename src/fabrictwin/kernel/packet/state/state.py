@@ -33,6 +33,7 @@ clock_dtype = layout(
     ("hops", "i8"),
     ("open", "i8"),  # tasks not done
     ("logged", "i8"),
+    ("called", "i8"),  # the task of a CALL that nobody answered yet, NONE
     ("stall_seen", "i8"),
     ("created", "i8"),  # data packets
     ("delivered", "i8"),

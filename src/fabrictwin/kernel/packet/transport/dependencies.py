@@ -2,6 +2,8 @@
 
 A message has two ends: its last byte is in the receiver's memory (successors of the first kind start), and the
 sender learns so (the second kind). Between an end on the wire and software there lies the adapter's delivery time.
+
+A task's record may become another's once it is done at both ends. Queue pairs then look at it no more.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 from fabrictwin.kernel.jit.decorators import helper, outlined
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
 from fabrictwin.kernel.packet.state.constants import (
+    CALL,
+    CALLED,
     DELAY,
     DONE,
     FAILED,
@@ -86,10 +90,13 @@ def begin_task(state, t, now):
     task = state.task[t]
     if task.status != WAITING:
         return
-    if task.kind == DELAY:
+    if task.kind == DELAY or task.kind == CALL:
         task.status = POSTED
         receive_task(state, t, now)
         finish_task(state, t, now)
+        if task.kind == CALL:
+            state.clock[0].called = t
+            state.clock[0].grow = CALLED
         return
     q = int(task.qp)
     qp = state.qp[q]
@@ -105,7 +112,10 @@ def begin_task(state, t, now):
     task.psn_end = qp.posted_psn + max((task.size_bytes + qp.mtu - 1) // qp.mtu, 1)
     task.next = NONE
     qp.posted_psn = task.psn_end
-    if qp.tail != NONE:
+    if qp.head == NONE and qp.receiving == NONE and not qp.noted:
+        # nothing is left of what was posted before
+        qp.sending = t
+    elif qp.tail != NONE:
         state.task[qp.tail].next = t
     qp.tail = t
     if qp.head == NONE:
