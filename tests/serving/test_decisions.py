@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 from support.vllm_twin import twin_log
-from support.vllm_workloads import WORKLOADS, Log, sections
+from support.vllm_workloads import WORKLOADS, Log, drawn, sections, workload
 
 RECORDS = Path(__file__).parent / "decisions"
 SUPPORT = Path(__file__).parents[1] / "support"
 
 CASES = [(name, one) for name, workload in WORKLOADS.items() for one in workload.releases]
 OLD = ("0.12", "0.15")
+DRAWN = [f"drawn-{seed}" for seed in os.environ.get("VLLM_DRAWN", "101,102,103").split(",")]
 
 
 def log_of(name: str, release: str) -> Log:
-    settings = WORKLOADS[name].settings
-    return twin_log(settings, WORKLOADS[name].traffic.queries(settings), release)
+    settings = workload(name).settings
+    return twin_log(settings, workload(name).traffic.queries(settings), release)
 
 
 @pytest.mark.parametrize(
@@ -51,11 +52,18 @@ def test_releases_differ_where_they_are_said_to() -> None:
     assert tight["0.15"] != tight["0.19"]
 
 
+def test_workloads_are_drawn_alike_from_a_seed_and_cover_what_there_is() -> None:
+    assert drawn(101) == drawn(101) != drawn(102)
+    settings = [drawn(seed).settings for seed in range(60)]
+    for name in ("policy", "async_scheduling", "pipeline_parallel_size", "drafter", "windows", "block_size"):
+        assert len({getattr(one, name) for one in settings}) > 1, name
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(WORKLOADS))
+@pytest.mark.parametrize("name", [*sorted(WORKLOADS), *DRAWN])
 def test_every_step_is_the_real_schedulers(name: str) -> None:
     """`VLLM_PYTHON`: an interpreter with vLLM's dependencies; `VLLM_SOURCES`: folders of unpacked wheels, by
-    `:`.
+    `:`; `VLLM_DRAWN`: seeds of workloads to draw beside the named ones, by commas.
     """
     python, sources = os.environ.get("VLLM_PYTHON"), os.environ.get("VLLM_SOURCES")
     if not python or not sources:
@@ -63,7 +71,7 @@ def test_every_step_is_the_real_schedulers(name: str) -> None:
     for source in sources.split(os.pathsep):
         version = next(Path(source).glob("vllm-*.dist-info")).name.split("-")[1]
         release = ".".join(version.split(".")[:2])
-        if release not in WORKLOADS[name].releases:
+        if release not in workload(name).releases:
             continue
         command = [python, "vllm_real.py", source, "lines", name]
         printed = subprocess.run(command, cwd=SUPPORT, capture_output=True, text=True, check=True).stdout

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from vllm_workloads import EOS, NEW, WORKLOADS, Log, Query, Settings, accepted, play, scheduling
+from vllm_workloads import EOS, NEW, WORKLOADS, Log, Query, Settings, accepted, play, scheduling, workload
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -254,12 +254,12 @@ def main(source: str, form: str, *names: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(CONFIG))
         for name in names or WORKLOADS:
-            workload = WORKLOADS[name]
-            if release not in workload.releases:
+            chosen = workload(name)
+            if release not in chosen.releases:
                 continue
-            player = RealPlayer(workload.settings, folder)
-            queries = workload.traffic.queries(workload.settings)
-            log: Log = play(player, workload.settings, queries, fills_past_done=release in NEW)
+            player = RealPlayer(chosen.settings, folder)
+            queries = chosen.traffic.queries(chosen.settings)
+            log: Log = play(player, chosen.settings, queries, fills_past_done=release in NEW)
             print(f"= {name}", *(log.recorded() if form == "sums" else log.lines()), sep="\n", flush=True)
 
 

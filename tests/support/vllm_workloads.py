@@ -208,6 +208,55 @@ WORKLOADS = {
 }
 
 
+DRAFTERS = ("", "", "", "ngram", "eagle")
+WINDOWS = ((0,), (0,), (0,), (0, 512), (256, 0, 0), (768,))
+
+
+def drawn(seed: int) -> Workload:
+    """Return a workload of mixed settings and traffic that a seed draws, within what all releases take."""
+    draw = random.Random(f"workload {seed}")
+    stages = draw.choice((1, 1, 1, 2, 3))
+    drafter = draw.choice(DRAFTERS) if stages == 1 else ""
+    windows = draw.choice(WINDOWS) if not drafter else (0,)
+    ahead = stages == 1 and drafter != "ngram" and draw.random() < 0.5
+    size = draw.choice((16, 16, 16, 32))
+    batched = draw.choice((512, 1024, 2048, 4096))
+    prefixes = draw.choice((0, 2, 5))
+    prompt = (draw.randint(10, 200), draw.choice((700, 1500, 3000)))
+    settings = Settings(
+        draw.randint(400, 1100) * 16 // size * len(windows),
+        block_size=size,
+        max_num_batched_tokens=batched,
+        max_num_seqs=draw.choice((16, 48, 256)),
+        windows=windows,
+        enable_prefix_caching=draw.random() < 0.85,
+        policy=draw.choice(("fcfs", "fcfs", "priority")),
+        long_prefill_token_threshold=draw.choice((0, 0, 0, 256)),
+        async_scheduling=ahead,
+        pipeline_parallel_size=stages,
+        drafter=drafter,
+        num_speculative_tokens=draw.randint(1, 5) if drafter else 0,
+    )
+    traffic = Traffic(
+        draw.randint(200, 300) * (2 if drafter else 1),
+        draw.choice((7, 12, 18)),
+        prompt=prompt,
+        prefixes=prefixes,
+        prefix_tokens=draw.choice((200, 300, 1024)) if prefixes else 0,
+        turns=draw.choice((0.0, 0.2, 0.4)),
+        repeats=draw.choice((0.0, 0.2)),
+        stops=draw.choice((0.0, 0.3)),
+        priorities=draw.choice((1, 4)),
+        seed=seed,
+    )
+    return Workload(settings, traffic)
+
+
+def workload(name: str) -> Workload:
+    """Return a workload by name: one of `WORKLOADS`, or `drawn-N`."""
+    return drawn(int(name[6:])) if name.startswith("drawn-") else WORKLOADS[name]
+
+
 class Player(Protocol):
     """A scheduler under test."""
 

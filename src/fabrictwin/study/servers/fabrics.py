@@ -205,6 +205,7 @@ def comparison_page(found: ServerComparison) -> str:
     """Return the comparison as a page."""
     fast = min(found.fabrics, key=lambda one: float(one.fields["mean_tpot_ms"]))
     cheap = min(found.fabrics, key=lambda one: one.cost.per_million)
+    frugal = min(found.fabrics, key=lambda one: one.cost.joules)
     rows = _rows(found)
 
     def share(one: OnFabric) -> tuple[tuple[float, float], ...]:
@@ -227,6 +228,7 @@ def comparison_page(found: ServerComparison) -> str:
                 f"{cheap.cost.per_million:.3g} {cheap.cost.currency}",
                 f"a million, {cheap.name}",
             ),
+            tile("Energy of a token", f"{frugal.cost.joules:.3g} J", frugal.name),
         ],
         table=table(
             ["fabric", *(title for title, _ in rows)],

@@ -40,7 +40,7 @@ class Layout:
     @property
     def pairs_up(self) -> bool:
         """Return if prefill and decode may be apart: neither a pipeline nor data parallelism."""
-        return self.keys["pipeline_parallel_size"] == self.keys["data_parallel_size"] == 1
+        return {self.keys["pipeline_parallel_size"], self.keys["data_parallel_size"]} == {1}
 
 
 def layouts(spec: Spec, serving: Serving) -> list[Layout]:
