@@ -1,6 +1,6 @@
 """PyTorch's own tests of a backend, those that its wheel brings, on the backend `fabrictwin`.
 
-    torchrun --standalone --nproc-per-node 4 benchmarks/pytorch_suite.py [--backend gloo] [--only WORD]
+    torchrun --standalone --nproc-per-node 3 benchmarks/pytorch_suite.py [--backend gloo] [--only WORD]
 
 Each test has a group of its own among the same processes; one that waits longer than the group's timeout fails.
 The tests are told that the backend is gloo, by whose name they choose what a backend is to be able to. Rank 0
@@ -39,7 +39,10 @@ def outcome(case: Any, name: str) -> tuple[str, str]:
 
 def run(asked: argparse.Namespace) -> int:
     """Run the tests; the number that failed."""
+    import torch
     import torch.distributed as dist
+
+    torch.manual_seed(0)  # models that the tests share are made once they are imported
     from torch.testing._internal.distributed import distributed_test as suite
 
     class Cases(suite.TestDistBackend, suite.DistributedTest._DistTestBase):  # type: ignore[misc]
@@ -51,11 +54,15 @@ def run(asked: argparse.Namespace) -> int:
         os.makedirs(f"{os.environ['TEMP_DIR']}/{folder}", exist_ok=True)
     open(f"{os.environ['TEMP_DIR']}/lockfile", "a").close()
     counts: Counter[str] = Counter()
-    names = [one for one in dir(Cases) if one.startswith("test_") and asked.only in one]
+    names = [one for one in dir(Cases) if one.startswith("test_") and asked.only in one and one > asked.after]
     for i, name in enumerate(names):
         case, begun = Cases(name), time.perf_counter()
         if rank == 0:
             suite.Barrier.init()
+            store.set(f"ready/{i}", "")
+        store.get(f"ready/{i}")
+        suite.Barrier.barrier_id = 0
+        torch.manual_seed(0)
         case.rank, case.file_name = rank, tempfile.mktemp()
         dist.init_process_group(
             asked.backend, store=dist.PrefixStore(f"{i}", store), rank=rank, world_size=world,
@@ -85,6 +92,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", default="fabrictwin")
     parser.add_argument("--only", default="", help="tests whose names have this word")
+    parser.add_argument("--after", default="", help="the last test of a run that is to go on")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a call may wait")
     asked = parser.parse_args()
     sys.argv[1:] = []

@@ -17,7 +17,7 @@ from fabrictwin.catalog.entry_kinds import figures
 from fabrictwin.catalog.price_book import price_book
 from fabrictwin.cli import main
 from fabrictwin.study.cost.bill_of_materials import bill_of_materials
-from fabrictwin.study.cost.cluster_cost import HOURS_A_YEAR, cost
+from fabrictwin.study.cost.cluster_cost import HOURS_A_YEAR, cost, cost_data, cost_text, without_hosts
 
 CLUSTER = """schema: 1
 name: c
@@ -105,6 +105,20 @@ def test_a_year_of_power_and_a_token_cost_what_they_should(tmp_path):
     trained = 2 * HOURS_A_YEAR * 3600 * 1e6 / (1 + lost)
     assert found.per_million_tokens == pytest.approx(whole / trained * 1e6)
     assert found.joules_per_token == pytest.approx(watts / 1e6)
+
+
+def test_hosts_without_a_price_leave_no_cost_of_a_token_rather_than_the_networks():
+    book = price_book()
+    bill = bill_of_materials(blueprint(8, "dgx-h100", switch="qm9700"), book)
+    hostless = book.model_copy(update={"hosts": {}})
+    found = cost(
+        bill_of_materials(blueprint(8, "dgx-h100", switch="qm9700"), hostless), hostless, tokens_per_s=1e6
+    )
+    assert found.purchase == pytest.approx(bill.total() - bill.total("host"))
+    assert without_hosts(found).per_million_tokens is None
+    assert cost_data(found)["gpu_hour"] is None
+    assert "dgx-h100" in cost_text(found)
+    assert "GPU and hour" not in cost_text(found)
 
 
 def test_beyond_the_fastest_row_a_cable_costs_in_proportion_to_its_rate():

@@ -12,6 +12,7 @@ from fabrictwin import catalog
 from fabrictwin.api.jitter import jitter
 from fabrictwin.catalog.price_book import price_book
 from fabrictwin.cluster.spec.spec import read_spec
+from fabrictwin.study.compare.compare_page import page
 from fabrictwin.study.compare.compare_text import data, text
 from fabrictwin.study.compare.comparison import compare
 from fabrictwin.study.compare.verdict import verdict
@@ -163,6 +164,8 @@ def test_the_verdict_says_which_networks_lie_within_each_others_range_and_what_t
         at = fabric.steps_at["jitter of hosts"]
         assert at[0.5] < fabric.steps.p50 < at[2.0]
     assert jitter[2.0].cheapest
+    drawn = page(found)
+    assert drawn.count("the price of spectrum-4</td>") == 2
     assert "switches needed" in text(found)
     plain = data(found)
     assert plain["fabrics"][0]["network_price"]["switches"] == 1

@@ -132,7 +132,7 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
         self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("fabrictwin/", store), rank, size, timeout)
         if not IS_BACKEND:  # what is not a call is asked of a group's backend
             self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._gloo)
-        self._sequence = 0
+        self._sequence, self._timeout = 0, timeout
         self._key: str | None = None
 
     # ------------------------------------------------------------------ what c10d asks
@@ -362,7 +362,7 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """Meet, or raise RuntimeError naming who did not come within the time."""
         posted = self._recorded("all_reduce", 4, None)
-        self._gloo.monitored_barrier(timeout or c10d.default_pg_timeout, wait_all_ranks)
+        self._gloo.monitored_barrier(self._timeout if timeout is None else timeout, wait_all_ranks)
         RecordedWork(None, None, posted, None).wait()
 
     # names of later releases

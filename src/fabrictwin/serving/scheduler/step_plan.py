@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from fabrictwin.kernel.codes import NONE
 from fabrictwin.serving.cache.hits import Hit
 from fabrictwin.serving.cache.manager import KvCache
 from fabrictwin.serving.scheduler.batch import Batch
 from fabrictwin.serving.scheduler.config import SchedulerConfig
 from fabrictwin.serving.scheduler.release import Release
-from fabrictwin.serving.scheduler.request import NONE, Remote, Request, Status
+from fabrictwin.serving.scheduler.request import Remote, Request, Status
 from fabrictwin.serving.scheduler.waiting import WaitingQueue
 
 
@@ -196,7 +197,7 @@ class StepPlan:
                 break
             scheduler.waiting.pop()
             self._admit(request, computed, tokens, padded)
-        for request in passed:
+        for request in reversed(passed):  # they keep their order at the head of the queue
             scheduler.waiting.put_back(request)
         if not self._holds:
             scheduler.capacity_bound = len(scheduler.waiting) > len(scheduler.passed)

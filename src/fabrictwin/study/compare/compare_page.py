@@ -47,6 +47,7 @@ def page(found: Comparison, curves: tuple[Curve, ...] = ()) -> str:
         steps=_steps(found),
         notes=steps_ends(found),
         costs=_costs(found),
+        inputs=_inputs(found),
         medians=bars(
             [(f.name, f.steps.p50, page_time(f.steps.p50)) for f in found.fabrics], label="median step by fabric"
         ),
@@ -109,6 +110,23 @@ def _costs(found: Comparison) -> dict[str, Any]:
     heads = ["fabric", "network", f"{currency}/M tokens", "J/token"]
     heads += [*(f"busbw {format_size(size)}" for size in sizes), "empty message"]
     return table(heads, [row(f) for f in found.fabrics])
+
+
+def _inputs(found: Comparison) -> dict[str, Any] | None:
+    if len(found.fabrics) < 2:
+        return None
+    rows: list[list[Cell]] = [
+        [
+            name,
+            ("half" if factor < 1 else "twice", factor),
+            answer.fastest,
+            answer.cheapest or "not known",
+            ("" if answer.ahead is None else f"{answer.ahead:+.2%}", answer.ahead),
+        ]
+        for name, at in found.answers_at.items()
+        for factor, answer in at.items()
+    ]
+    return table(["input", "at", "shortest step", "cheapest tokens", "next dearer by"], rows)
 
 
 def _played(found: Comparison) -> dict[str, Any]:

@@ -101,7 +101,9 @@ def text(found: Comparison) -> str:
     ]
     if ends := steps_ends(found):
         lines += ["", *(f"  {end}" for end in ends)]
-    lines += ["", *_turning_rows(found), "", *_words(verdict(found))]
+    if len(found.fabrics) > 1:
+        lines += ["", *_turning_rows(found)]
+    lines += ["", *_words(verdict(found))]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 

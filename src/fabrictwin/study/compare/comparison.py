@@ -29,10 +29,10 @@ from fabrictwin.study.compare.fabrics import preset, with_fabric
 from fabrictwin.study.compare.packet_measurements import Factors, measure, small_message_ps
 from fabrictwin.study.compare.without_rdma import over_sockets
 from fabrictwin.study.cost.bill_of_materials import bill_of_materials
-from fabrictwin.study.cost.cluster_cost import Cost, cost
+from fabrictwin.study.cost.cluster_cost import Cost, cost, without_hosts
 from fabrictwin.study.cost.network_needed import needed
 from fabrictwin.study.cost.price_ranges import FACTORS, network_range
-from fabrictwin.study.cost.turning_inputs import Answer, answers, without_hosts
+from fabrictwin.study.cost.turning_inputs import Answer, answers
 from fabrictwin.study.jitter.interference import measured as measured_sources
 from fabrictwin.study.jitter.jitter_sources import ASSUMED, Jitter, Network
 from fabrictwin.study.jitter.jitter_study import Sampler, Steps

@@ -50,6 +50,11 @@ class Bill:
         return sum(item.count for item in self.items if item.kind == kind)
 
     @property
+    def hosts_priced(self) -> bool:
+        """Every host has a price: else what the rest costs is no cost of GPUs or tokens."""
+        return all(item.price is not None for item in self.items if item.kind == "host")
+
+    @property
     def unpriced(self) -> tuple[str, ...]:
         return tuple(item.name for item in self.items if item.price is None)
 

@@ -13,7 +13,7 @@ Left out: interest, taxes, buildings, storage, the resale of old equipment.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fabrictwin.base.units import PS_PER_S, format_money, format_power
@@ -111,6 +111,11 @@ def _staff(bill: Bill, book: PriceBook) -> Staff:
     return Staff(count, pay, lost / (1 + lost))
 
 
+def without_hosts(one: Cost) -> Cost:
+    """The cost with no tokens where a host has no price: what is left is the network's, and no token's."""
+    return one if one.bill.hosts_priced else replace(one, tokens_per_s=None)
+
+
 def cost_data(found: Cost) -> dict[str, Any]:
     """A cost as plain data; units are in the keys, money is in `currency`."""
     bill = found.bill
@@ -144,7 +149,7 @@ def cost_data(found: Cost) -> dict[str, Any]:
         },
         "down_time": found.staff.down,
         "total": found.total,
-        "gpu_hour": found.gpu_hour,
+        "gpu_hour": found.gpu_hour if bill.hosts_priced else None,
         "tokens_per_s": found.tokens_per_s,
         "per_million_tokens": found.per_million_tokens,
         "joules_per_token": found.joules_per_token,
@@ -180,8 +185,8 @@ def cost_text(found: Cost) -> str:
             for name, pay in found.staff.pay.items()
         ),
         f"down time         {found.staff.down:.2%} of all time: interruptions of a job on all GPUs",
-        f"over {found.years:g} years      {format_money(found.total, money)}, "
-        f"{found.gpu_hour:.2f} {money} a GPU and hour",
+        f"over {found.years:g} years      {format_money(found.total, money)}"
+        + (f", {found.gpu_hour:.2f} {money} a GPU and hour" if bill.hosts_priced else ""),
     ]
     if found.per_million_tokens is not None and found.joules_per_token is not None:
         lines.append(
@@ -191,7 +196,11 @@ def cost_text(found: Cost) -> str:
     if any(item.estimate for item in bill.items):
         lines.append("* rests on an assumption: `fabrictwin cost --sources` names each figure's source")
     if bill.unpriced:
-        lines.append(f"without a price, and counted as nothing: {', '.join(bill.unpriced)}")
+        lines.append(f"without a price, and left out: {', '.join(bill.unpriced)}")
+    if not bill.hosts_priced:
+        lines.append(
+            "what GPUs and tokens cost is not said without the price of hosts: a price book has room for it"
+        )
     return "\n".join(lines) + "\n"
 
 

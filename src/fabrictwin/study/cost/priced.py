@@ -10,7 +10,7 @@ from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.runs.execute import predict
 from fabrictwin.serving.predict import predict as serve
 from fabrictwin.study.cost.bill_of_materials import bill_of_materials
-from fabrictwin.study.cost.cluster_cost import Cost, cost
+from fabrictwin.study.cost.cluster_cost import Cost, cost, without_hosts
 
 
 def tokens_per_s(spec: Spec, stage: Stage) -> float | None:
@@ -31,4 +31,4 @@ def priced(spec: Spec, book: PriceBook, *, years: float = 4.0, stage: Stage = si
     """The bill of the whole cluster, whether the job uses all of it or not. Raises ConfigError."""
     stage("building the cluster")
     bill = bill_of_materials(build(spec.cluster, spec=spec), book)
-    return cost(bill, book, years=years, tokens_per_s=tokens_per_s(spec, stage))
+    return without_hosts(cost(bill, book, years=years, tokens_per_s=tokens_per_s(spec, stage)))

@@ -7,7 +7,7 @@ people and time lost by interruptions change what a token costs; what was sample
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -117,9 +117,3 @@ _SITE: dict[str, Callable[[PriceBook, float], PriceBook]] = {
     "people": _pay,
     "time lost by interruptions": _site("lost", lambda v, f: round(v * f)),
 }
-
-
-def without_hosts(one: Cost) -> Cost:
-    """The cost with no tokens where a host has no price: what is left is the network's, and no token's."""
-    unpriced = any(item.kind == "host" and item.price is None for item in one.bill.items)
-    return replace(one, tokens_per_s=None) if unpriced else one
