@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,9 +87,10 @@ def test_what_is_connected_otherwise_is_found_anew():
     kept = connections(twin, keep=True)
     task = Task("send_recv", 1 << 20)
     plain = lowering(task)
-    assert plain.connections is not None
-    columns = {f.name: getattr(plain.connections, f.name) for f in fields(plain.connections)}
-    doubled = replace(plain, connections=type(plain.connections)(**columns | {"paths": columns["paths"] * 2}))
+    used = plain.transport.connections
+    assert used is not None
+    twice = replace(used, paths=used.paths * 2)
+    doubled = replace(plain, transport=replace(plain.transport, connections=twice))
     _, single = bind([plain], twin.fabric.gpu_node, kept)
     _, double = bind([doubled], twin.fabric.gpu_node, kept)
     far = np.flatnonzero(single.source_nic != NONE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from support.clusters import blueprint
 from support.programs import operations
 
+from fabrictwin.base.grouped import grouped
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import options_with
@@ -33,7 +33,7 @@ def two_hosts(technology: str):
 
 def begins_after(communication, base_ps: int = 2 * US):
     """A kernel's start, as a step's communications have it."""
-    return replace(communication, base_ps=base_ps)
+    return grouped(communication, {"base_ps": base_ps})
 
 
 COMMUNICATIONS = [
@@ -162,7 +162,7 @@ def test_two_streams_on_different_hosts_do_not_hinder_each_other():
 def test_a_communication_whose_first_byte_leaves_at_once_is_played():
     """Credits of the one before may still be on their way."""
     twin = two_hosts("infiniband")
-    at_once = [replace(each, base_ps=0, step_cost_ps=0) for each in COMMUNICATIONS]
+    at_once = [grouped(each, {"base_ps": 0, "step_ps": 0}) for each in COMMUNICATIONS]
     assert played(twin, chain(12), at_once).operations.repeated.hops == 0
 
 

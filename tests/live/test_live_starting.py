@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import signal
 import stat
@@ -14,7 +15,7 @@ import pytest
 from support import processes
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.live import native_libraries
+from fabrictwin.live import compiling, native_libraries
 from fabrictwin.live.event_pipe import EventPipe
 from fabrictwin.live.exec import launch, program_list
 from fabrictwin.live.exec.preloadable import why_not
@@ -191,3 +192,29 @@ def test_events_that_were_read_are_counted_and_others_taken_back() -> None:
     with pytest.raises(BlockingIOError):
         os.read(pipe.reader, 8)
     pipe.close()
+
+
+@pytest.mark.second
+@pytest.mark.parametrize(
+    ("compiler", "machine"),
+    [("gcc", {"x86_64": 62, "aarch64": 183}[platform.machine()]), ("aarch64-linux-gnu-gcc", 183)],
+)
+@pytest.mark.parametrize("name", compiling.LIBRARIES)
+def test_a_library_compiles_without_a_warning(tmp_path: Path, name: str, compiler: str, machine: int) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"not installed: {compiler}")
+    made = tmp_path / compiling.file_name(name)
+    sources = Path(compiling.__file__).parent / name
+    checked = subprocess.run(
+        [compiler, "-Werror", *compiling.FLAGS, "-fsyntax-only", *sources.glob("*.c")], check=False
+    )
+    assert checked.returncode == 0
+    assert compiling.compile_library(compiler, sources, made) == ""
+    assert int.from_bytes(made.read_bytes()[18:20], "little") == machine  # e_machine of the ELF header
+
+
+def test_what_a_compiler_complains_of_is_handed_back(tmp_path: Path) -> None:
+    if COMPILER is None:
+        pytest.skip("no C compiler")
+    (tmp_path / "broken.c").write_text("int main(void) { return x; }\n")
+    assert "undeclared" in compiling.compile_library(COMPILER, tmp_path, tmp_path / "made.so")

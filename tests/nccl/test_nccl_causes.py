@@ -38,14 +38,14 @@ def sound() -> Communicator:
 
 def test_nothing_is_wrong_unless_it_is_said() -> None:
     comm = sound()
-    assert (comm.network, comm.causes, comm.failure) == ("IB", {}, None)
+    assert (comm.network.name, comm.network.causes, comm.network.failure) == ("IB", {}, None)
     assert comm.gpudirect(0, comm.adapters(0)[0], send=True)
 
 
 def test_without_the_kernel_module_traffic_goes_through_the_processor() -> None:
     comm = initialise(twin({"host": "host-*", "cause": "no-gpudirect-module"}))
     adapter = comm.adapters(0)[0]
-    assert comm.network == "IB"
+    assert comm.network.name == "IB"
     assert not comm.gpudirect(0, adapter, send=True)
     assert not comm.gpudirect(0, adapter, send=False)
     assert sound().net_path(0, adapter).type == PathType.PIX
@@ -66,7 +66,7 @@ def test_one_host_without_the_module_slows_all_down() -> None:
 
 def test_a_container_without_devices_is_left_with_sockets() -> None:
     comm = initialise(twin({"host": "host-*", "cause": "no-rdma-devices"}))
-    assert comm.network == "Socket"
+    assert comm.network.name == "Socket"
     assert not comm.gpudirect(0, comm.adapters(0)[0], send=True)
     with pytest.raises(SimulatedError, match="host-1: ncclInvalidUsage"):
         initialise(twin({"host": "host-1", "cause": "no-rdma-devices"}))
@@ -78,11 +78,11 @@ def test_locked_memory_ends_it_before_it_begins() -> None:
     low = twin({"host": "host-1", "cause": "locked-memory", "limit": "64 KiB"})
     with pytest.raises(SimulatedError, match="ibv_reg_mr failed with error Cannot allocate memory"):
         initialise(low)
-    failed = initialise(low, strict=False).failure
+    failed = initialise(low, strict=False).network.failure
     assert failed is not None
     assert (failed.host, failed.result) == (1, "ncclSystemError")
-    assert initialise(low, 8).failure is None
-    assert initialise(twin({"host": "host-1", "cause": "locked-memory", "limit": "1 GiB"})).failure is None
+    assert initialise(low, 8).network.failure is None
+    assert initialise(twin({"host": "host-1", "cause": "locked-memory", "limit": "1 GiB"})).network.failure is None
 
 
 def test_a_filter_that_lets_nothing_through_ends_it_even_on_one_host() -> None:
@@ -94,8 +94,8 @@ def test_the_rest_is_for_whoever_connects() -> None:
     comm = initialise(
         twin({"host": "host-0", "cause": "acs"}, {"host": "*", "cause": "wrong-gid", "gid": "roce-v1"})
     )
-    assert [cause.kind for cause in comm.causes[0]] == ["acs", "wrong-gid"]
-    assert comm.causes[1][0].gid == "roce-v1"
+    assert [cause.kind for cause in comm.network.causes[0]] == ["acs", "wrong-gid"]
+    assert comm.network.causes[1][0].gid == "roce-v1"
 
 
 def test_access_control_leads_peers_over_the_root_complex() -> None:
@@ -132,15 +132,15 @@ def test_settings_that_change_what_is_found() -> None:
         given = {f"NCCL_{name.upper()}": str(value) for name, value in variables.items()}
         return initialise(whole, settings=read_settings(given))
 
-    assert comm(ib_disable=1).network == "Socket"
-    assert comm(net="Socket").network == "Socket"
-    assert comm(ib_hca="=none").network == "Socket"
+    assert comm(ib_disable=1).network.name == "Socket"
+    assert comm(net="Socket").network.name == "Socket"
+    assert comm(ib_hca="=none").network.name == "Socket"
     one = comm(ib_hca="=mlx5_0")
     assert {int(a) for a in one.graphs[Algorithm.RING].inter[0].ravel()} == {0}
     assert one.graphs[Algorithm.RING].channels * one.graphs[Algorithm.RING].bw_inter <= 50
     assert comm(cross_nic=0).graphs[Algorithm.RING].cross_nic == 0
-    assert comm(max_nchannels=3).channels == 3
-    assert comm(min_nchannels=20).channels == 20
+    assert comm(max_nchannels=3).channels.collective == 3
+    assert comm(min_nchannels=20).channels.collective == 20
     assert Algorithm.NVLS not in comm(nvls_enable=0).graphs
     apart = comm(p2p_disable=1)
     assert not apart.direct(0, 1)

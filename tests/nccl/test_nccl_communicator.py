@@ -27,19 +27,21 @@ def test_eight_h100_have_what_nccl_prints():
     # "24 coll channels, 0 collnet channels, 16 nvls channels, 32 p2p channels, 32 p2p channels per peer" and
     # "Pattern 4, crossNic 0, nChannels 12, bw 30.000000/30.000000, type NVL/PIX, sameChannels 1"
     comm = communicator(8)
-    assert (comm.channels, comm.nvls_channels, comm.p2p_channels, comm.p2p_channels_per_peer) == (24, 16, 32, 32)
+    number = comm.channels
+    assert (number.collective, number.nvls, number.p2p, number.p2p_per_peer) == (24, 16, 32, 32)
     ring = comm.graphs[Algorithm.RING]
     assert (ring.pattern, ring.channels, ring.bw_intra, ring.bw_inter) == (Pattern.RING, 12, 30.0, 30.0)
     assert (ring.type_intra, ring.same_channels, ring.cross_nic) == (PathType.NVL, True, 0)
     assert comm.graphs[Algorithm.NVLS].channels == 8
     assert Algorithm.NVLS_TREE not in comm.graphs
-    assert (comm.rings.order == np.arange(8)).all()
+    assert (comm.channels.rings.order == np.arange(8)).all()
 
 
 def test_two_hosts_have_what_nccl_prints():
     # "16 coll channels, 0 collnet channels, 16 nvls channels, 16 p2p channels, 2 p2p channels per peer"
     comm = communicator(16)
-    assert (comm.channels, comm.nvls_channels, comm.p2p_channels, comm.p2p_channels_per_peer) == (16, 16, 16, 2)
+    number = comm.channels
+    assert (number.collective, number.nvls, number.p2p, number.p2p_per_peer) == (16, 16, 16, 2)
     assert comm.graphs[Algorithm.RING].bw_inter == 48.0
     assert Algorithm.NVLS_TREE in comm.graphs
 
@@ -47,15 +49,15 @@ def test_two_hosts_have_what_nccl_prints():
 @pytest.mark.parametrize("ranks", [8, 16, 32])
 def test_every_ring_visits_every_rank_once(ranks):
     comm = communicator(ranks)
-    assert comm.rings.order.shape == (comm.channels, ranks)
-    assert (np.sort(comm.rings.order, axis=1) == np.arange(ranks)).all()
-    assert (comm.rings.order[:, 0] == 0).all()
+    assert comm.channels.rings.order.shape == (comm.channels.collective, ranks)
+    assert (np.sort(comm.channels.rings.order, axis=1) == np.arange(ranks)).all()
+    assert (comm.channels.rings.order[:, 0] == 0).all()
 
 
 @pytest.mark.parametrize("ranks", [8, 16, 32])
 def test_every_tree_spans_the_ranks(ranks):
     comm = communicator(ranks)
-    for up, down in zip(comm.trees.up, comm.trees.down, strict=True):
+    for up, down in zip(comm.channels.trees.up, comm.channels.trees.down, strict=True):
         assert (up == -1).sum() == 1
         for rank in range(ranks):
             at, steps = rank, 0

@@ -67,7 +67,7 @@ def routes(communicator: Communicator, algorithm: Algorithm = A.RING) -> list[Ro
     graph = communicator.graphs[algorithm]
     return [
         transports.route(int(a), int(b), graph=graph, channel=channel)
-        for channel, ring in enumerate(communicator.rings.order)
+        for channel, ring in enumerate(communicator.channels.rings.order)
         for a, b in zip(ring, [*ring[1:], ring[0]], strict=True)
     ]
 
@@ -85,16 +85,16 @@ def test_algo_and_proto_are_timed_as_they_are_chosen() -> None:
 
 
 def test_numbers_of_channels() -> None:
-    usual = comm().channels
-    assert comm(NCCL_MAX_NCHANNELS="4").channels == 4
-    assert comm(NCCL_MIN_NCHANNELS="32").channels == 32
-    assert comm(NCCL_MAX_CTAS="2").channels == 2
-    assert comm(NCCL_MAX_NRINGS="6").channels == 6
+    usual = comm().channels.collective
+    assert comm(NCCL_MAX_NCHANNELS="4").channels.collective == 4
+    assert comm(NCCL_MIN_NCHANNELS="32").channels.collective == 32
+    assert comm(NCCL_MAX_CTAS="2").channels.collective == 2
+    assert comm(NCCL_MAX_NRINGS="6").channels.collective == 6
     assert usual not in (2, 4, 6, 32)
     few = comm(NCCL_MAX_NCHANNELS="2", NCCL_ALGO="Ring")
     assert time(few) > 1.5 * time(comm(NCCL_ALGO="Ring"))
     sends = comm(8, NCCL_MAX_P2P_NCHANNELS="2")
-    assert sends.p2p_channels == 2
+    assert sends.channels.p2p == 2
     assert time(sends, "send_recv", 256 * MIB) > time(comm(8), "send_recv", 256 * MIB)
 
 
@@ -127,9 +127,9 @@ def test_nvls_enable() -> None:
     assert A.NVLS in comm(8).graphs
     off = comm(8, NCCL_NVLS_ENABLE="0")
     assert A.NVLS not in off.graphs
-    assert off.nvls_channels == 0
+    assert off.channels.nvls == 0
     assert time(off, size=1024 * MIB) > time(comm(8), size=1024 * MIB)
-    assert comm(8, NCCL_NVLS_NCHANNELS="8").nvls_channels == 8
+    assert comm(8, NCCL_NVLS_NCHANNELS="8").channels.nvls == 8
 
 
 def test_collnet_enable() -> None:
@@ -184,7 +184,7 @@ def test_no_verbs_means_sockets(variables: dict[str, str]) -> None:
 def test_ib_gid_index() -> None:
     def comes_up(index: str) -> bool:
         settings = read_settings({"NCCL_IB_GID_INDEX": index})
-        return initialise(twin(technology="ethernet"), 16, settings=settings, strict=False).failure is None
+        return initialise(twin(technology="ethernet"), 16, settings=settings, strict=False).network.failure is None
 
     assert [comes_up(index) for index in ("0", "1", "2", "3")] == [False, False, False, True]
 
@@ -202,7 +202,7 @@ def test_roce_v1_cannot_be_marked() -> None:
 def paths(communicator: Communicator) -> int:
     """Over how many paths a connection between hosts spreads its bytes."""
     call = choice(communicator, "all_reduce", MIB)
-    found = Lowering(communicator)(Task("all_reduce", MIB), call).connections
+    found = Lowering(communicator)(Task("all_reduce", MIB), call).transport.connections
     assert found is not None
     return int(found.paths.max())
 
@@ -218,7 +218,7 @@ def test_split_data_on_queue_pairs() -> None:
     def of_one_send(**variables: str) -> int:
         found = Lowering(comm(NCCL_IB_QPS_PER_CONNECTION="4", **variables))(
             Task("send_recv", 16 * 1024)
-        ).connections
+        ).transport.connections
         assert found is not None
         return int(found.paths.max())
 
@@ -294,7 +294,7 @@ def test_sockets_are_slower_and_have_threads_and_several_connections() -> None:
 def test_socket_ifname() -> None:
     def why(**variables: str) -> object:
         settings = read_settings(variables)
-        return initialise(twin(), 16, settings=settings, strict=False).failure
+        return initialise(twin(), 16, settings=settings, strict=False).network.failure
 
     assert why(NCCL_SOCKET_IFNAME="eth0") is None
     assert why(NCCL_SOCKET_IFNAME="^eth0") is None
@@ -320,7 +320,7 @@ def test_socket_ifname() -> None:
 def test_service_level_and_traffic_class(technology: str, variables: dict[str, str], level: int | None) -> None:
     """Their effect on time is a matter of packets: test_nccl_packet."""
     found = initialise(twin(technology=technology), 16, settings=read_settings(variables), version="2.27")
-    assert Lowering(found)(Task("send_recv", MIB)).service_level == level
+    assert Lowering(found)(Task("send_recv", MIB)).transport.service_level == level
 
 
 def test_what_is_not_felt_is_named() -> None:

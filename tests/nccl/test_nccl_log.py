@@ -74,7 +74,7 @@ def everything(communicator: Communicator) -> list[tuple[int, int, int]]:
     """(channel, from, to) of every ring's connections."""
     return [
         (channel, int(a), int(b))
-        for channel, ring in enumerate(communicator.rings.order)
+        for channel, ring in enumerate(communicator.channels.rings.order)
         for a, b in zip(ring, np.roll(ring, -1), strict=True)
     ]
 
@@ -96,15 +96,16 @@ def test_a_parser_of_real_logs_reads_every_line(release: str) -> None:
     assert log.adapters[0][:2] == ["mlx5_0:1/IB", "mlx5_3:1/IB"]
     assert log.bootstrap[0] == ("ib0", "10.1.0.1")
     assert set(log.gdr.values()) == {True}
-    for channel, ring in enumerate(c.rings.order):
+    for channel, ring in enumerate(c.channels.rings.order):
         assert log.whole_rings[channel] == ring.tolist()
         for at, rank in enumerate(ring.tolist()):
             assert log.rings[channel, rank] == (ring[at - 1], ring[(at + 1) % 16])
     for (channel, rank), (down, up) in log.trees.items():
-        assert down == c.trees.down[channel, rank].tolist()
-        assert up == c.trees.up[channel, rank]
-    collnet = () if release < "2.20" else (0,) if release < "2.21" else (c.channels,)
-    assert log.counts == {(c.channels, *collnet, c.nvls_channels, c.p2p_channels, c.p2p_channels_per_peer)}
+        assert down == c.channels.trees.down[channel, rank].tolist()
+        assert up == c.channels.trees.up[channel, rank]
+    collnet = () if release < "2.20" else (0,) if release < "2.21" else (c.channels.collective,)
+    number = c.channels
+    assert log.counts == {(number.collective, *collnet, number.nvls, number.p2p, number.p2p_per_peer)}
     assert len(log.patterns) == 16 * 3
     assert log.thresholds == {(8, 8, 64, 128, 8, 64, 512, 512)}
 
@@ -114,7 +115,8 @@ def test_every_connection_of_the_rings_is_told_once_by_each_end(release: str) ->
     scene = scene_of(release=release, NCCL_ALGO="Ring", **EVERYTHING)
     c = scene.communicator
     told = [via for via in read(scene, Call("AllReduce", 1 << 26)).via if via.transport == "NET"]
-    crossing = {(ch, a, b) for ch, a, b in everything(c) if c.node_of_rank[a] != c.node_of_rank[b]}
+    node = c.placement.node_of_rank
+    crossing = {(ch, a, b) for ch, a, b in everything(c) if node[a] != node[b]}
     for side in ("send", "receive"):
         mine = [(via.channel, via.source, via.target) for via in told if via.side == side]
         assert len(mine) == len(set(mine))
@@ -245,8 +247,8 @@ def test_too_little_locked_memory_ends_it() -> None:
     assert log.warnings == ["Call to ibv_reg_mr failed with error Cannot allocate memory"] * 8
     assert log.started == set(range(16))
     assert not log.complete
-    assert scene.communicator.failure is not None
-    assert scene.communicator.failure.result == "ncclSystemError"
+    assert scene.communicator.network.failure is not None
+    assert scene.communicator.network.failure.result == "ncclSystemError"
 
 
 def test_an_interface_filter_that_excludes_all_ends_it() -> None:
@@ -255,8 +257,8 @@ def test_an_interface_filter_that_excludes_all_ends_it() -> None:
         scene_of(causes={0: (HostCause("interface-filter"),)}, NCCL_DEBUG="WARN"),
     ):
         assert read(scene).warnings == ["Bootstrap : no socket interface found"]
-        assert scene.communicator.failure is not None
-        assert scene.communicator.failure.result == "ncclInternalError"
+        assert scene.communicator.network.failure is not None
+        assert scene.communicator.network.failure.result == "ncclInternalError"
 
 
 LINK_LOCAL = "Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1"
@@ -297,7 +299,7 @@ def test_roce_v1_connects_and_its_first_message_fails(
 ) -> None:
     scene = scene_of(on=twin(2, "ethernet"), causes=causes, release=release, **variables, **EVERYTHING)
     assert read(scene).complete
-    failed = scene.communicator.failure
+    failed = scene.communicator.network.failure
     assert failed is not None
     assert failed.connected
     assert failed.result == "ncclRemoteError"
@@ -307,7 +309,7 @@ def test_roce_v1_connects_and_its_first_message_fails(
 def test_before_2_21_roce_needs_its_index() -> None:
     told = {"NCCL_IB_GID_INDEX": "3"}
     scene = scene_of(on=twin(2, "ethernet"), release="2.20.5", **told, **EVERYTHING)
-    assert scene.communicator.failure is None
+    assert scene.communicator.network.failure is None
 
 
 def test_interfaces_are_taken_as_nccl_takes_them() -> None:

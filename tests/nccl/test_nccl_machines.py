@@ -39,7 +39,7 @@ def test_gpus_of_another_maker_are_data() -> None:
     assert 0 < ring.channels * ring.bw_intra <= 7 * 48.0
     assert Algorithm.NVLS not in one.graphs
     assert two.nodes == 2
-    assert (np.sort(two.rings.order, axis=1) == np.arange(16)).all()
+    assert (np.sort(two.channels.rings.order, axis=1) == np.arange(16)).all()
 
 
 def test_a_rack_is_one_domain_of_several_machines() -> None:
@@ -53,7 +53,7 @@ def test_a_rack_is_one_domain_of_several_machines() -> None:
     assert comm.net_path(0, comm.adapters(0)[0]).type == PathType.P2C
     assert comm.net_path(0, comm.adapters(71)[0]).type == PathType.DIS
     assert comm.graphs[Algorithm.NVLS].channels
-    assert (np.sort(comm.rings.order, axis=1) == np.arange(72)).all()
+    assert (np.sort(comm.channels.rings.order, axis=1) == np.arange(72)).all()
 
 
 def test_switches_that_reduce_where_they_are_asked_to() -> None:
@@ -77,11 +77,11 @@ def test_many_hosts_alike_are_searched_once() -> None:
     twin = Twin(blueprint(128, "dgx-h100", switch="qm9700"))
     comm = initialise(twin)
     assert len(comm.hosts.kinds) == 1
-    assert (np.sort(comm.rings.order, axis=1) == np.arange(1024)).all()
-    up = comm.trees.up
+    assert (np.sort(comm.channels.rings.order, axis=1) == np.arange(1024)).all()
+    up = comm.channels.trees.up
     assert ((up == -1).sum(axis=1) == 1).all()
     # in two complementary trees no host is an inner one of both, but for the roots
-    first, second = (comm.trees.down[half] for half in (0, comm.channels // 2))
+    first, second = (comm.channels.trees.down[half] for half in (0, comm.channels.collective // 2))
     heads = comm.graphs[Algorithm.TREE].intra[:, 0, 0]
     inner = [(down[heads] != -1).sum(axis=1) > 1 for down in (first, second)]
     assert (inner[0] & inner[1]).sum() <= 2
@@ -94,7 +94,7 @@ def test_a_rack_whose_machines_are_taken_apart() -> None:
     assert comm.path(0, 3).type == PathType.NVL
     assert comm.path(0, 4).type == PathType.NET
     assert all(view.system.parts == 1 for view in comm.hosts.kinds)
-    assert (np.sort(comm.rings.order, axis=1) == np.arange(72)).all()
+    assert (np.sort(comm.channels.rings.order, axis=1) == np.arange(72)).all()
 
 
 def test_a_dumped_topology_reads_as_the_same_machine(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_dumped_topology_reads_as_the_same_machine(tmp_path: Path) -> None:
     comm = initialise(twin, settings=read_settings({"NCCL_TOPO_DUMP_FILE": str(path)}))
     dump_topology(comm)
     again = initialise(twin, settings=read_settings({"NCCL_TOPO_FILE": str(path)}))
-    np.testing.assert_array_equal(again.rings.order, comm.rings.order)
+    np.testing.assert_array_equal(again.channels.rings.order, comm.channels.rings.order)
     assert again.graphs[Algorithm.RING].bw_inter == comm.graphs[Algorithm.RING].bw_inter
     nowhere = initialise(twin, settings=read_settings({"NCCL_TOPO_DUMP_FILE": str(tmp_path / "no" / "dump.xml")}))
     with pytest.raises(ConfigError, match="NCCL_TOPO_DUMP_FILE: cannot be written"):

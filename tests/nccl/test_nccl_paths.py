@@ -14,7 +14,7 @@ from fabrictwin.fabric.fabric import NONE
 from fabrictwin.nccl.settings.release_rules import Rules
 from fabrictwin.nccl.topology.detect import system_of
 from fabrictwin.nccl.topology.graph_types import PathType
-from fabrictwin.nccl.topology.system import Device, Kind, LinkClass, System, SystemBuilder
+from fabrictwin.nccl.topology.system import Device, Kind, LinkClass, NetPort, Processor, System, SystemBuilder
 from fabrictwin.nccl.topology.topology_paths import PathTable, Policy
 
 PLAIN = Policy(pxn=False, nvb=False, p2p_level=PathType.SYS, gdr_level=PathType.SYS)
@@ -26,7 +26,10 @@ def pci_trees(draw: st.DrawFn) -> System:
     """Processors joined in pairs, PCI switches below each other, GPUs and adapters anywhere; some NVLinks."""
     build = SystemBuilder()
     width = st.sampled_from((3.0, 6.0, 12.0, 24.0, 48.0))
-    cpus = [build.add(Device(Kind.CPU, "cpu", index=i, arch="x86_64")) for i in range(draw(st.integers(1, 3)))]
+    cpus = [
+        build.add(Device(Kind.CPU, "cpu", index=i, cpu=Processor("x86_64")))
+        for i in range(draw(st.integers(1, 3)))
+    ]
     above = list(cpus)
     for i in range(draw(st.integers(0, 4))):
         switch = build.add(Device(Kind.PCI, f"pci{i}"))
@@ -39,7 +42,7 @@ def pci_trees(draw: st.DrawFn) -> System:
     for i in range(draw(st.integers(1, 2))):
         nic = build.add(Device(Kind.NIC, "nic"))
         build.connect(nic, draw(st.sampled_from(above)), LinkClass.PCI, draw(width))
-        net = build.add(Device(Kind.NET, "net", index=i, asic=i, bw=25.0))
+        net = build.add(Device(Kind.NET, "net", index=i, net=NetPort(asic=i, bw=25.0)))
         build.connect(nic, net, LinkClass.NET, 25.0)
     for i, a in enumerate(gpus):
         for b in gpus[:i]:
@@ -155,7 +158,7 @@ def test_levels_and_the_state_of_the_host_decide_on_gpudirect() -> None:
 
 def test_through_one_gpu_where_nvlink_joins_it_to_both() -> None:
     build = SystemBuilder()
-    cpu = build.add(Device(Kind.CPU, "cpu0", index=0, arch="x86_64"))
+    cpu = build.add(Device(Kind.CPU, "cpu0", index=0, cpu=Processor("x86_64")))
     gpus = [build.add(Device(Kind.GPU, f"gpu{i}", index=i, capability=70)) for i in range(4)]
     for gpu in gpus:
         build.connect(gpu, cpu, LinkClass.PCI, 12.0)

@@ -11,7 +11,7 @@ from fabrictwin.nccl.search.graph_search import Channels, Search
 from fabrictwin.nccl.search.search_order import Relaxation
 from fabrictwin.nccl.settings.release_rules import Rules
 from fabrictwin.nccl.settings.settings import read_settings
-from fabrictwin.nccl.topology.system import Device, Kind, LinkClass, System, SystemBuilder
+from fabrictwin.nccl.topology.system import Device, Kind, LinkClass, Processor, System, SystemBuilder
 from fabrictwin.nccl.topology.topology_paths import PathTable, Policy
 from fabrictwin.twin import Twin
 
@@ -43,8 +43,8 @@ def graph_line(comm: Communicator, algorithm: Algorithm) -> str:
 
 def channels_line(comm: Communicator) -> str:
     return (
-        f"{comm.channels} coll channels, 0 collnet channels, {comm.nvls_channels} nvls channels, "
-        f"{comm.p2p_channels} p2p channels, {comm.p2p_channels_per_peer} p2p channels per peer"
+        f"{comm.channels.collective} coll channels, 0 collnet channels, {comm.channels.nvls} nvls channels, "
+        f"{comm.channels.p2p} p2p channels, {comm.channels.p2p_per_peer} p2p channels per peer"
     )
 
 
@@ -53,7 +53,7 @@ def test_eight_a100_behind_nvswitches() -> None:
     comm = initialise(Twin(blueprint(1)), version="2.18.3")
     expected = "Pattern 4, crossNic 0, nChannels 12, bw 20.000000/20.000000, type NVL/PIX, sameChannels 1"
     assert graph_line(comm, Algorithm.RING) == expected
-    assert comm.channels == 24
+    assert comm.channels.collective == 24
 
 
 def test_eight_h100_behind_nvswitches() -> None:
@@ -94,7 +94,7 @@ def apart() -> System:
     """Two GPUs on different sockets of Skylake Xeons, nothing else."""
     build = SystemBuilder()
     cpus = [
-        build.add(Device(Kind.CPU, f"cpu{i}", index=i, arch="x86_64", vendor="GenuineIntel")) for i in range(3)
+        build.add(Device(Kind.CPU, f"cpu{i}", index=i, cpu=Processor("x86_64", "GenuineIntel"))) for i in range(3)
     ]
     for i, cpu in enumerate((cpus[0], cpus[1])):
         gpu = build.add(Device(Kind.GPU, f"gpu{i}", index=i, capability=80))
@@ -113,7 +113,7 @@ def test_two_gpus_on_two_sockets() -> None:
 def test_four_a100_joined_pairwise() -> None:
     # four links a pair (NV4): a published graph has 12 channels at 20 GB/s, the first 0 1 2 3, the second 0 1 3 2
     build = SystemBuilder()
-    cpu = build.add(Device(Kind.CPU, "cpu0", index=0, arch="x86_64", vendor="AuthenticAMD"))
+    cpu = build.add(Device(Kind.CPU, "cpu0", index=0, cpu=Processor("x86_64", "AuthenticAMD")))
     gpus = [build.add(Device(Kind.GPU, f"gpu{i}", index=i, capability=80)) for i in range(4)]
     for i, gpu in enumerate(gpus):
         build.connect(gpu, cpu, LinkClass.PCI, 24.0)
@@ -135,9 +135,9 @@ def test_one_gpu_a_host() -> None:
     assert graph_line(comm, Algorithm.RING) == "Pattern 4, crossNic 0, " + same.format("24.000000")
     assert graph_line(comm, Algorithm.TREE) == "Pattern 3, crossNic 0, " + same.format("48.000000")
     # "Tree 0 : -1 -> 0 -> 1/-1/-1" and "Tree 1 : 1 -> 0 -> -1/-1/-1"
-    assert comm.trees.up[:2, 0].tolist() == [-1, 1]
-    assert comm.trees.down[:2, 0].tolist() == [[1, -1, -1], [-1, -1, -1]]
-    assert (comm.rings.order == np.arange(2)).all()
+    assert comm.channels.trees.up[:2, 0].tolist() == [-1, 1]
+    assert comm.channels.trees.down[:2, 0].tolist() == [[1, -1, -1], [-1, -1, -1]]
+    assert (comm.channels.rings.order == np.arange(2)).all()
 
 
 def test_four_mi300x_have_what_three_links_carry() -> None:

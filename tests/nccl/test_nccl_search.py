@@ -14,7 +14,7 @@ from fabrictwin.nccl.search.graph_search import Channels, Search
 from fabrictwin.nccl.search.search_order import Relaxation
 from fabrictwin.nccl.settings.release_rules import Rules
 from fabrictwin.nccl.topology.graph_types import PathType, Pattern
-from fabrictwin.nccl.topology.system import Device, Kind, LinkClass, System, SystemBuilder
+from fabrictwin.nccl.topology.system import Device, Kind, LinkClass, NetPort, Processor, System, SystemBuilder
 from fabrictwin.nccl.topology.topology_paths import PathTable, Policy
 
 VENDORS = ("GenuineIntel", "AuthenticAMD")
@@ -29,7 +29,7 @@ def machines(draw: st.DrawFn) -> System:
     capability = draw(st.sampled_from((70, 80, 90, 100)))
     pcie = draw(st.sampled_from((12.0, 24.0, 48.0)))
     cpus = [
-        build.add(Device(Kind.CPU, f"cpu{i}", index=i, arch="x86_64", vendor=vendor))
+        build.add(Device(Kind.CPU, f"cpu{i}", index=i, cpu=Processor("x86_64", vendor)))
         for i in range(draw(st.integers(1, 2)))
     ]
     gpus, nets = [], 0
@@ -43,7 +43,8 @@ def machines(draw: st.DrawFn) -> System:
             for _ in range(draw(st.integers(0, 1))):
                 nic = build.add(Device(Kind.NIC, "nic"))
                 bw = draw(st.sampled_from((12.5, 25.0, 50.0)))
-                net = build.add(Device(Kind.NET, "net", index=nets, asic=nets, bw=bw, coll=draw(st.booleans())))
+                port = NetPort(asic=nets, bw=bw, coll=draw(st.booleans()))
+                net = build.add(Device(Kind.NET, "net", index=nets, net=port))
                 nets += 1
                 build.connect(nic, net, LinkClass.NET, bw)
                 build.connect(nic, switch, LinkClass.PCI, pcie)
@@ -135,7 +136,7 @@ def test_what_is_found_fits_on_the_links(system: System, minor: int, inter: bool
 
 def hosts(nvlinks: dict[tuple[int, int], float], gpus: int) -> System:
     build = SystemBuilder()
-    cpu = build.add(Device(Kind.CPU, "cpu0", index=0, arch="x86_64", vendor="GenuineIntel"))
+    cpu = build.add(Device(Kind.CPU, "cpu0", index=0, cpu=Processor("x86_64", "GenuineIntel")))
     numbers = [build.add(Device(Kind.GPU, f"gpu{i}", index=i, capability=80)) for i in range(gpus)]
     for gpu in numbers:
         build.connect(gpu, cpu, LinkClass.PCI, 24.0)
@@ -163,7 +164,7 @@ def test_a_ring_goes_along_the_only_ring_of_nvlinks() -> None:
 def test_an_intel_root_complex_costs_a_fifth() -> None:
     def speed(vendor: str) -> float:
         build = SystemBuilder()
-        cpu = build.add(Device(Kind.CPU, "cpu0", index=0, arch="x86_64", vendor=vendor))
+        cpu = build.add(Device(Kind.CPU, "cpu0", index=0, cpu=Processor("x86_64", vendor)))
         for i in range(4):
             gpu = build.add(Device(Kind.GPU, f"gpu{i}", index=i, capability=80))
             build.connect(gpu, cpu, LinkClass.PCI, 12.0)
@@ -179,7 +180,9 @@ def test_an_intel_root_complex_costs_a_fifth() -> None:
 def test_two_groups_of_nvlinked_gpus_get_two_rings_at_least() -> None:
     # pairs on two sockets: from 2.26 on one fast ring gives way to two
     build = SystemBuilder()
-    cpus = [build.add(Device(Kind.CPU, f"cpu{i}", index=i, arch="x86_64", vendor="GenuineIntel")) for i in (0, 1)]
+    cpus = [
+        build.add(Device(Kind.CPU, f"cpu{i}", index=i, cpu=Processor("x86_64", "GenuineIntel"))) for i in (0, 1)
+    ]
     gpus = [build.add(Device(Kind.GPU, f"gpu{i}", index=i, capability=80)) for i in range(4)]
     for i, gpu in enumerate(gpus):
         build.connect(gpu, cpus[i // 2], LinkClass.PCI, 24.0)

@@ -20,7 +20,7 @@ GIB = 1 << 30
 
 
 def ring_time(comm: Communicator, size: int = GIB, kind: Kind = "all_reduce") -> int:
-    choice = None if kind == "all_to_all" else chosen(A.RING, P.SIMPLE, comm.channels)
+    choice = None if kind == "all_to_all" else chosen(A.RING, P.SIMPLE, comm.channels.collective)
     return int(measure(comm, [(Task(kind, size), choice)])[0])
 
 
@@ -37,7 +37,7 @@ def test_transports_in_nccls_order(pair: Communicator) -> None:
     assert (far.transport, far.gdr, far.pxn) == (Transport.NET_IB, (True, True), False)
     other_rail = ways.route(0, 9)
     assert other_rail.pxn  # a neighbour's adapter on the receiver's rail
-    assert other_rail.out == pair.rank_node[1]
+    assert other_rail.out == pair.placement.rank_node[1]
 
 
 @pytest.mark.parametrize(

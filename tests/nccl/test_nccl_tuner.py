@@ -16,7 +16,7 @@ from fabrictwin.nccl.communicator.communicator import initialise
 from fabrictwin.nccl.settings.settings import Settings, read_settings
 from fabrictwin.nccl.settings.version import version
 from fabrictwin.nccl.topology.graph_types import Algorithm, Graph, PathType, Pattern, Protocol
-from fabrictwin.nccl.tuning.algorithm_rules import CommunicatorShape
+from fabrictwin.nccl.tuning.algorithm_rules import CommunicatorShape, HostHardware
 from fabrictwin.nccl.tuning.cost_model import tables
 from fabrictwin.nccl.tuning.tuner import Call, Choice, Tuner, choose, shape_of
 from fabrictwin.nccl.tuning.tuning_constants import constants
@@ -44,7 +44,13 @@ def graph(algorithm: Algorithm, channels: int, intra: float, inter: float, **oth
 
 
 def hopper(
-    hosts: int, local: int = 8, *, nvls: bool = True, collnet: bool = False, **others: object
+    hosts: int,
+    local: int = 8,
+    *,
+    nvls: bool = True,
+    collnet: bool = False,
+    tree: Pattern = Pattern.BALANCED_TREE,
+    **hardware: object,
 ) -> CommunicatorShape:
     """H100s on NVSwitches with a 400G adapter each, as NCCL's search finds them."""
     many = hosts > 1
@@ -54,7 +60,7 @@ def hopper(
     far = PathType.PXB if many else PathType.PIX
     graphs = {
         A.RING: graph(A.RING, channels, intra, inter, type_inter=far),
-        A.TREE: graph(A.TREE, channels, intra, inter, type_inter=far),
+        A.TREE: graph(A.TREE, channels, intra, inter, type_inter=far, pattern=tree),
         A.PAT: graph(A.PAT, channels, intra, inter, type_inter=far),
     }
     if nvls and local > 1:
@@ -65,18 +71,17 @@ def hopper(
     if collnet:
         graphs[A.COLLNET_DIRECT] = graph(A.COLLNET_DIRECT, local, 40.0, 48.0, type_inter=far)
         graphs[A.COLLNET_CHAIN] = graph(A.COLLNET_CHAIN, local, 40.0, 48.0, type_inter=far)
-    given = {
-        "capability": 90,
-        "highest_capability": 90,
-        "cpu": "intel",
-        "channels": 2 * channels,
-        "nvls_channels": 16 if nvls and local > 1 else 0,
-        "nvswitch": True,
-        "collnet": collnet,
-        "collnet_heads": local if collnet else 0,
-        **others,
-    }
-    return CommunicatorShape(ranks=hosts * local, nodes=hosts, local_ranks=local, graphs=graphs, **given)  # type: ignore[arg-type]
+    given = {"capability": 90, "highest_capability": 90, "cpu": "intel", "nvswitch": True} | hardware
+    return CommunicatorShape(
+        ranks=hosts * local,
+        nodes=hosts,
+        local_ranks=local,
+        hardware=HostHardware(**given),  # type: ignore[arg-type]
+        graphs=graphs,
+        channels=2 * channels,
+        nvls_channels=16 if nvls and local > 1 else 0,
+        collnet_heads=local if collnet else 0,
+    )
 
 
 def shapes() -> Iterator[CommunicatorShape]:
@@ -85,12 +90,12 @@ def shapes() -> Iterator[CommunicatorShape]:
             yield hopper(hosts, local)
     yield hopper(4, 8, cpu="amd")
     yield hopper(2, 8, cpu="mixed")
-    yield hopper(4, 4, cpu="arm", x86=False)
+    yield hopper(4, 4, cpu="arm")
     yield hopper(1, 8, capability=100, highest_capability=100)
     yield hopper(4, 8, capability=100, highest_capability=100)
     yield hopper(4, 8, capability=80, highest_capability=80, nvls=False)
     yield hopper(4, 8, capability=80, highest_capability=90, nvls=False)
-    yield hopper(4, 8, split_trees=False)
+    yield hopper(4, 8, tree=Pattern.TREE)
     yield hopper(8, 8, collnet=True)
     yield hopper(2, 8, collnet=True)
 
@@ -125,7 +130,7 @@ def latencies(release: tuple[int, int]) -> tuple[dict[int, list[float]], list[di
 
 def caps(release: tuple[int, int], shape: CommunicatorShape) -> dict[str, float]:
     """GB/s that a channel, or LL as a whole, cannot exceed."""
-    generation = sum(shape.capability >= least for least in (80, 90, 100))
+    generation = sum(shape.hardware.capability >= least for least in (80, 90, 100))
     column = 0 if shape.nodes == 1 else 1 if shape.nodes == 2 else 2
     ring = [[20] * 3, [20] * 3, [36.7] * 3]
     tree128 = [[20] * 3, [20] * 3, [36.7, 36.7, 29.0]]
@@ -144,7 +149,7 @@ def caps(release: tuple[int, int], shape: CommunicatorShape) -> dict[str, float]
         ring = [*ring, [73.4, 34.6, 73.4] if release < (2, 29) else [40, 40, 40]]
         tree128, tree = [*tree128, [55.6, 31.67, 20.0]], [*tree, [70, 42.8, 24]]
         ll, nvls_tree = [*ll, [282, 90, 70]], [*nvls_tree, [0, 96, 43.8 if release < (2, 30) else 80]]
-    amd = shape.cpu == "amd" or (shape.cpu == "mixed" and release >= (2, 24))
+    amd = shape.hardware.cpu == "amd" or (shape.hardware.cpu == "mixed" and release >= (2, 24))
     return {
         "ring": ring[generation][column],
         "tree128": tree128[generation][column],
@@ -191,12 +196,12 @@ def second_time(
     if a == 4 and gather and nodes > 1 and release < (2, 27):
         return None
     if p == 1:  # LL128: all GPUs here are on NVLink with a near adapter
-        same = shape.capability == shape.highest_capability
-        if not same and not (release >= (2, 30) and shape.capability >= 90):
+        same = shape.hardware.capability == shape.hardware.highest_capability
+        if not same and not (release >= (2, 30) and shape.hardware.capability >= 90):
             return None
-        if shape.capability >= 100 and release < (2, 25):
+        if shape.hardware.capability >= 100 and release < (2, 25):
             return None
-        if found.type_intra != PathType.NVL or (shape.capability == 75 and release < (2, 27)):
+        if found.type_intra != PathType.NVL or (shape.hardware.capability == 75 and release < (2, 27)):
             return None
     base, hops = latencies(release)
     cap = caps(release, shape)
@@ -238,7 +243,7 @@ def second_time(
         bus = ppn * min(found.bw_intra, 0.9 * found.bw_inter) if release >= (2, 27) else interpolated
     elif a == 2:
         ratio = ppn / found.channels
-        bus = bus / (ratio - (ratio - 1) / 2) * (0.85 if shape.capability >= 90 else 1)
+        bus = bus / (ratio - (ratio - 1) / 2) * (0.85 if shape.hardware.capability >= 90 else 1)
     if gather and a != 1 and (release >= (2, 23) or (a == 2 and release >= (2, 20))):
         pass
     elif a == 1 or (a in (4, 5) and release >= (2, 28)):
@@ -262,7 +267,7 @@ def second_time(
     elif a == 1:
         across = 0
         if nodes > 1:
-            posting = {"intel": 1.0, "amd": 2.0}.get(shape.cpu, 1.0) * (3 if p == 2 else 1)
+            posting = {"intel": 1.0, "amd": 2.0}.get(shape.hardware.cpu, 1.0) * (3 if p == 2 else 1)
             intra_lat = max(intra_lat, posting)
             across = nodes - 1
             if collective == "AllReduce":
@@ -293,11 +298,11 @@ def second_time(
     ]
     place = int(np.log2(nbytes // 64)) if nbytes >= 64 else 0 if release < (2, 22) else -1
     if collective == "AllReduce" and place >= 0:
-        blackwell = release >= (2, 29) and shape.capability >= 100 and shape.x86
+        blackwell = release >= (2, 29) and shape.hardware.capability >= 100 and shape.hardware.x86
         if (a == 0 and place < 23) or (a == 5 and place < 24 and blackwell):
             bus *= float(table[p].split()[place])
     if a == 1 and p == 2 and nodes > 1 and collective == "AllReduce" and nbytes // (shape.channels * n) >= 64:
-        lat *= 1.4 if shape.capability >= 80 else 1.9
+        lat *= 1.4 if shape.hardware.capability >= 80 else 1.9
     return lat + nbytes / (1000 * bus) if bus > 0 else None
 
 
@@ -319,7 +324,8 @@ def test_choice_equals_a_second_evaluation_of_the_model(release: str) -> None:
                 }
                 choice = tuner.choose(Call(collective, nbytes))
                 best = min(times, key=lambda way: (times[way], way))
-                here = f"{release} {collective} {nbytes} B on {shape.nodes}x{shape.local_ranks} {shape.cpu}"
+                where = f"{shape.nodes}x{shape.local_ranks} {shape.hardware.cpu}"
+                here = f"{release} {collective} {nbytes} B on {where}"
                 assert (int(choice.algorithm), int(choice.protocol)) == best, here
                 assert choice.time_us == pytest.approx(times[best], rel=3e-6), here
                 compared += 1
@@ -508,8 +514,8 @@ def test_a_communicator_of_the_twin() -> None:
     # a DGX H100: 24 channels, NVLS of 8 heads
     communicator = initialise(twin(), 8, version="2.21.5")
     shape = shape_of(communicator)
-    assert (shape.ranks, shape.nodes, shape.capability, shape.channels, shape.nvls_channels) == (8, 1, 90, 24, 16)
-    assert (shape.nvswitch, shape.collnet, shape.collnet_heads, shape.cpu) == (True, False, 0, "intel")
+    assert (shape.ranks, shape.nodes, shape.channels, shape.nvls_channels, shape.collnet) == (8, 1, 24, 16, False)
+    assert shape.hardware == HostHardware(90, 90, "intel", nvswitch=True)
     assert choose(communicator, "AllReduce", 1024).protocol == P.LL
     assert choose(communicator, "AllReduce", 1 << 30).algorithm == A.NVLS
     assert choose(communicator, "AllGather", 1 << 30).algorithm == A.RING

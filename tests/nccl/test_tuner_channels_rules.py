@@ -11,7 +11,7 @@ import pytest
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.nccl.settings.settings import Settings, read_settings
 from fabrictwin.nccl.topology.graph_types import Algorithm, Graph, PathType, Pattern, Protocol
-from fabrictwin.nccl.tuning.algorithm_rules import CommunicatorShape
+from fabrictwin.nccl.tuning.algorithm_rules import CommunicatorShape, HostHardware
 from fabrictwin.nccl.tuning.cost_model import generation, tables
 from fabrictwin.nccl.tuning.tuner import Call, Choice, Tuner
 
@@ -29,14 +29,14 @@ def graph(algorithm: Algorithm, channels: int = 8, **others: object) -> Graph:
     return Graph(algorithm=algorithm, channels=channels, **given)  # type: ignore[arg-type]
 
 
-def hosts(nodes: int, local: int = 8, **others: object) -> CommunicatorShape:
+def hosts(
+    nodes: int, local: int = 8, *, capability: tuple[int, int] = (90, 90), nvswitch: bool = True, **others: int
+) -> CommunicatorShape:
     """Hosts of GPUs on NVSwitches with every algorithm at hand."""
     graphs = {algorithm: graph(algorithm) for algorithm in Algorithm}
-    given = {
-        "capability": 90, "highest_capability": 90, "cpu": "intel", "channels": 16, "nvls_channels": 20,
-        "nvswitch": True, "collnet": True, "collnet_heads": 8, **others,
-    }  # fmt: skip
-    return CommunicatorShape(ranks=nodes * local, nodes=nodes, local_ranks=local, graphs=graphs, **given)  # type: ignore[arg-type]
+    given = {"channels": 16, "nvls_channels": 20, "collnet_heads": 8} | others
+    hardware = HostHardware(*capability, cpu="intel", nvswitch=nvswitch)
+    return CommunicatorShape(nodes * local, nodes, local, hardware, graphs, **given)
 
 
 def chosen(shape: CommunicatorShape, call: Call | int, release: str = "2.28.9", **variables: str) -> Choice:
@@ -73,7 +73,7 @@ def test_channels_fall_until_each_thread_has_its_bytes_then_threads_halve(releas
         assert found.threads == (640 if full else max(left, 96)), nbytes
 
 
-@pytest.mark.parametrize("heads", [0, 1, 4, 8])
+@pytest.mark.parametrize("heads", [1, 2, 4, 8])
 @pytest.mark.parametrize("most", [1, 3, 16, 32])
 def test_collnet_direct_keeps_the_most_channels_that_a_falling_threshold_allows(heads, most):
     """512 bytes a thread of 640 and head; half of that below 24, 12, 6 and 3 channels, as they are passed."""
@@ -82,7 +82,7 @@ def test_collnet_direct_keeps_the_most_channels_that_a_falling_threshold_allows(
 
     def wanted(channels: int) -> int:
         halved = sum(channels < mark <= most for mark in (24, 12, 6, 3))
-        return channels * 640 * max(1, heads) * (512 >> halved)
+        return channels * 640 * heads * (512 >> halved)
 
     for at in range(1, most + 1):
         for nbytes in (wanted(at) - 1, wanted(at)):
@@ -109,7 +109,7 @@ def test_nvlink_sharp_takes_its_own_channels_and_over_hosts_no_more_than_all(alg
 
 @pytest.mark.parametrize(("release", "threads"), [("2.23.4", 640), ("2.28.9", 640)])
 def test_pat_runs_all_threads_on_all_channels(release, threads):
-    shape = hosts(16, 1, nvls_channels=0, collnet=False)
+    shape = hosts(16, 1, nvls_channels=0, collnet_heads=0)
     found = chosen(shape, Call("AllGather", 1 << 26), release, NCCL_ALGO="PAT")
     assert (found.algorithm, found.max_channels, found.threads) == (A.PAT, 16, threads)
 
@@ -131,7 +131,7 @@ def dealt(nbytes: int, most: int, limit: int, least: int, a_byte: int) -> int:
 @pytest.mark.parametrize("collective", ["AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce"])
 @pytest.mark.parametrize("protocol", ["LL", "Simple"])
 def test_channels_get_cells_of_a_least_traffic(release, least, collective, protocol):
-    shape = hosts(2, nvls_channels=0, collnet=False)
+    shape = hosts(2, nvls_channels=0, collnet_heads=0)
     settings = read_settings(
         {"NCCL_ALGO": "Ring", "NCCL_PROTO": protocol, "NCCL_THREAD_THRESHOLDS": "0 0 0 0 0 0"}, release=release
     )
@@ -212,7 +212,7 @@ NEAR, FAR = [PathType.NVL, PathType.NVB], [PathType.PIX, PathType.PXB]
 @pytest.mark.parametrize("capability", [80, 90])
 def test_ll128_unasked_is_for_short_paths_alone(release, capability):
     """NVLink inside, over one GPU at most; outside PCIe switches, from Hopper on also another GPU's adapter."""
-    shape = hosts(2, capability=capability, highest_capability=capability)
+    shape = hosts(2, capability=(capability, capability))
 
     def on(settings: Settings, intra: PathType, inter: PathType) -> bool:
         shape.graphs[A.RING] = graph(A.RING, type_intra=intra, type_inter=inter)
@@ -245,7 +245,7 @@ def test_ll128_by_compute_capability(release):
         (80, 90),
         (90, 100),
     ):
-        shape = hosts(2, capability=low, highest_capability=high)
+        shape = hosts(2, capability=(low, high))
         one = low in known if release < "2.27" else low >= 70
         mixed = low == high or (release == "2.30.7" and low >= 90)
         found = tables(shape, read_settings({}, release=release)).bandwidth["AllReduce", A.TREE, P.LL128]
@@ -272,8 +272,8 @@ ALL = {A.TREE, A.RING, A.COLLNET_DIRECT, A.COLLNET_CHAIN, A.NVLS, A.NVLS_TREE}
     ("shape", "missing"),
     [
         (hosts(2), set()), (hosts(1), {A.NVLS_TREE}),
-        (hosts(2, collnet=False), {A.COLLNET_DIRECT, A.COLLNET_CHAIN, A.NVLS}),
-        (hosts(1, collnet=False), {A.COLLNET_DIRECT, A.COLLNET_CHAIN, A.NVLS_TREE}),
+        (hosts(2, collnet_heads=0), {A.COLLNET_DIRECT, A.COLLNET_CHAIN, A.NVLS}),
+        (hosts(1, collnet_heads=0), {A.COLLNET_DIRECT, A.COLLNET_CHAIN, A.NVLS_TREE}),
         (hosts(2, nvswitch=False), {A.COLLNET_DIRECT}), (hosts(2, nvls_channels=0), {A.NVLS, A.NVLS_TREE}),
         (hosts(2, 9), {A.COLLNET_DIRECT, A.COLLNET_CHAIN}),
     ],
@@ -329,7 +329,7 @@ def test_pat_unasked_is_for_hosts_of_one_gpu(value, flat, deep):
 @pytest.mark.parametrize("ranks", [8, 16])
 @pytest.mark.parametrize("datatype", ["fp8_e4m3", "fp8_e5m2", "int8"])
 def test_rings_of_eight_bit_floats_are_avoided_beyond_eight_ranks(release, ranks, datatype):
-    shape = hosts(ranks // 8, collnet=False, nvls_channels=0)
+    shape = hosts(ranks // 8, collnet_heads=0, nvls_channels=0)
     tuner = Tuner(shape, read_settings({}, release=release))
     plain = tuner.costs(Call("AllReduce", MIB, "float"))
     times = 1024 if ranks > 8 and datatype != "int8" and release == "2.24.3" else 1
@@ -355,12 +355,12 @@ def test_rings_of_eight_bit_floats_are_avoided_beyond_eight_ranks(release, ranks
     ],
 )  # fmt: skip
 def test_what_is_left_where_lists_exclude_it(release, collective, variables, expected):
-    shape = hosts(2, collnet=False, nvls_channels=0)
+    shape = hosts(2, collnet_heads=0, nvls_channels=0)
     assert ways(shape, Call(collective, MIB), release, **variables) == expected
 
 
 def test_a_ring_that_stands_in_keeps_allowed_protocols_from_2_22_on():
-    shape = hosts(2, collnet=False, nvls_channels=0)
+    shape = hosts(2, collnet_heads=0, nvls_channels=0)
     for release, expected in (("2.19.4", {P.LL, P.LL128, P.SIMPLE}), ("2.22.3", {P.LL})):
         settings = read_settings({"NCCL_ALGO": "Tree", "NCCL_PROTO": "LL"}, release=release)
         tuner = Tuner(shape, settings)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 from support.clusters import blueprint
 
 from fabrictwin.nccl.communicator.communicator import Communicator, NvlsTrees, Rings, Trees, initialise
 from fabrictwin.nccl.communicator.connect import nvls_trees
+from fabrictwin.nccl.communicator.rank_placement import RankPlacement
 from fabrictwin.nccl.settings.settings import read_settings
 from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
 from fabrictwin.nccl.tuning.tuner import Call, Choice
@@ -52,17 +52,19 @@ def communicator(
         found = _cut(found, gpus)
     ring = found.graphs[Algorithm.RING]
     graphs = {a: found.graphs.get(a, replace(ring, algorithm=a)) for a in Algorithm}
-    more: dict[str, Any] = {"graphs": graphs}
-    if gpus is not None or found.nvls_trees is None:
-        heads = np.array([np.flatnonzero(found.node_of_rank == node) for node in range(found.nodes)], np.int32)
-        more["nvls_trees"] = NvlsTrees(heads, *nvls_trees(heads, found.ranks))
-    return replace(found, **more)
+    channels = found.channels
+    if gpus is not None or channels.nvls_trees is None:
+        node_of_rank = found.placement.node_of_rank
+        heads = np.array([np.flatnonzero(node_of_rank == node) for node in range(found.nodes)], np.int32)
+        channels = replace(channels, nvls_trees=NvlsTrees(heads, *nvls_trees(heads, found.ranks)))
+    return replace(found, graphs=graphs, channels=channels)
 
 
 def _cut(whole: Communicator, gpus: int) -> Communicator:
     """The first GPUs of every host: rings host after host, trees over hosts with a chain inside."""
-    keep = np.flatnonzero(whole.local_rank < gpus)
-    node = whole.node_of_rank[keep].astype(np.int64)
+    placed = whole.placement
+    keep = np.flatnonzero(placed.local_rank < gpus)
+    node = placed.node_of_rank[keep].astype(np.int64)
     count = 2 * gpus
     order = np.array([collectives._ring(node, c)[0] for c in range(count)], np.int32)
     up = np.array([collectives._tree(node, c)[1] for c in range(count)], np.int32)
@@ -76,13 +78,17 @@ def _cut(whole: Communicator, gpus: int) -> Communicator:
     }
     return replace(
         whole,
-        rank_node=whole.rank_node[keep],
-        node_of_rank=whole.node_of_rank[keep],
-        local_rank=whole.local_rank[keep],
+        placement=RankPlacement(
+            *(of_rank[keep] for of_rank in (placed.rank_node, placed.node_of_rank, placed.local_rank)),
+            placed.host_of_node,
+        ),
         hosts=replace(whole.hosts, device_of_rank=whole.hosts.device_of_rank[keep]),
         graphs=graphs,
-        rings=Rings(order),
-        trees=Trees(up, np.full((*up.shape, 3), NONE, np.int32)),
-        channels=count,
-        nvls_channels=count,
+        channels=replace(
+            whole.channels,
+            collective=count,
+            nvls=count,
+            rings=Rings(order),
+            trees=Trees(up, np.full((*up.shape, 3), NONE, np.int32)),
+        ),
     )

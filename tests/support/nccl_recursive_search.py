@@ -48,8 +48,8 @@ class RecursiveSearch(Search):
         super().__init__(table, inter=inter)
         devices = self.system.devices
         self.left = [link.bw for link in self.system.links]
-        self.net_left = {net: devices[net].bw for net in self.nets}
-        self.card = {net: (devices[net].asic, devices[net].port) for net in self.nets}
+        self.net_left = {net: devices[net].net.bw for net in self.nets}
+        self.card = {net: (devices[net].net.asic, devices[net].net.number) for net in self.nets}
         self.used: set[int] = set()  # GPUs of the channel under way
         self._hops: dict[tuple[int, int], tuple[Path, tuple[Hop, ...], float]] = {}
 
@@ -64,8 +64,8 @@ class RecursiveSearch(Search):
         from_gpu = devices[a].kind == Kind.GPU
         if path.type == PathType.PHB and from_gpu:
             passed = (devices[links[number].to] for number in path.links)
-            intel = [d for d in passed if d.kind == Kind.CPU and (d.arch, d.vendor) == ("x86_64", "GenuineIntel")]
-            if intel:
+            chips = [d.cpu for d in passed if d.kind == Kind.CPU]
+            if any((chip.arch, chip.vendor) == ("x86_64", "GenuineIntel") for chip in chips):
                 overhead = _INTEL_OVERHEAD
         hops = []
         for number in path.links:
@@ -189,11 +189,11 @@ class RecursiveSearch(Search):
                 break
             net = nets[(turn + i) % len(nets)]
             device = self.system.devices[net]
-            if (asked.collnet and not device.coll) or self.net_left[net] < whole:
+            if (asked.collnet and not device.net.coll) or self.net_left[net] < whole:
                 continue
             if self._paired() and number & 1 and net != work.inter[-1][1]:
                 continue
-            latency, work.latency = work.latency, device.latency
+            latency, work.latency = work.latency, device.net.latency
             same_card = [other for other in self.nets if self.card[other] == self.card[net]]
             for other in same_card:
                 self.net_left[other] -= whole

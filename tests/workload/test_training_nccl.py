@@ -81,13 +81,13 @@ def test_groups_that_lie_alike_are_each_what_nccl_makes_of_it(kind: Any) -> None
     for group in groups:
         comm = initialise(twin, nodes[group], settings=settings, version="2.27.7")
         choice = tuner(comm).choose(Call("AllReduce", task.size_bytes)) if kind == "all_reduce" else None
-        expected += _rows(Lowering(comm)(task, choice), comm.rank_node)
+        expected += _rows(Lowering(comm)(task, choice), comm.placement.rank_node)
     assert sorted(found) == sorted(expected)
 
 
 def _rows(communication: Any, nodes: np.ndarray) -> list[tuple[Any, ...]]:
     """Every edge with its GPUs, bytes and connection."""
-    edges, how = patterns.edges(communication.channels), communication.connections
+    edges, how = patterns.edges(communication.channels), communication.transport.connections
     columns = [getattr(how, f.name).tolist() for f in fields(Connections)]
     ends = nodes[edges.source].tolist(), nodes[edges.target].tolist()
     seats = edges.source_seat.tolist(), edges.target_seat.tolist()

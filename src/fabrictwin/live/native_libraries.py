@@ -8,57 +8,53 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.interrupt import unfinished
 from fabrictwin.kernel.jit.cache_folder import cache_folder
+from fabrictwin.live import compiling
+from fabrictwin.live.compiling import COMPILERS as COMPILERS
+from fabrictwin.live.compiling import FLAGS
+from fabrictwin.live.compiling import LIBRARIES as LIBRARIES
 
 _HERE = Path(__file__).parent
-_FLAGS = ("-O2", "-fPIC", "-shared", "-Wall")
-COMPILERS = ("cc", "gcc", "clang")
-LIBRARIES = ("preload", "datapath")
 
 
 def library(name: str) -> Path:
     """The shared object of one of LIBRARIES, compiled now if need be. Raises ConfigError."""
-    brought = _HERE / name / f"libfabrictwin-{name}.so"
+    brought = _HERE / name / compiling.file_name(name)
     if brought.is_file():
         return brought
     compiler = _compiler()
     sources = sorted((_HERE / name).glob("*.[ch]"))
-    digest = hashlib.sha256(repr((compiler, _FLAGS)).encode())
+    digest = hashlib.sha256(repr((compiler, FLAGS)).encode())
     for source in sources:
         digest.update(source.name.encode() + source.read_bytes())
     kept = cache_folder("live") / f"libfabrictwin-{name}-{digest.hexdigest()[:16]}.so"
     if not kept.is_file():
-        _compile(compiler, [source for source in sources if source.suffix == ".c"], kept)
+        _compile(compiler, _HERE / name, kept)
     return kept
 
 
 def _compiler() -> str:
-    named = os.environ.get("CC")
-    for candidate in (named,) if named else COMPILERS:
-        found = shutil.which(candidate)
-        if found is not None:
-            return found
+    found = compiling.compiler()
+    if found is not None:
+        return found
+    looked_for = os.environ.get("CC") or ", ".join(COMPILERS)
     raise ConfigError(
-        f"got no C compiler ({named or ', '.join(COMPILERS)}), expected one: programs run on the twin"
+        f"got no C compiler ({looked_for}), expected one: programs run on the twin"
         " through a small library that is compiled on first use (Debian: apt-get install gcc libc6-dev;"
         " Fedora: dnf install gcc)"
     )
 
 
-def _compile(compiler: str, sources: list[Path], to: Path) -> None:
+def _compile(compiler: str, sources: Path, to: Path) -> None:
     """Compile beside the place and move there whole, so that two at a time do no harm."""
     with tempfile.TemporaryDirectory(dir=to.parent) as folder, unfinished(Path(folder)):
         made = Path(folder) / to.name
-        command = [compiler, *_FLAGS, "-o", str(made), *map(str, sources), "-ldl", "-lpthread"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
-            raise ConfigError(f"{compiler} could not compile the library of live programs: {first}")
+        complaint = compiling.compile_library(compiler, sources, made)
+        if complaint:
+            raise ConfigError(f"{compiler} could not compile the library of live programs: {complaint}")
         made.replace(to)

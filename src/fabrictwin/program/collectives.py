@@ -27,7 +27,7 @@ from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.program.binary_trees import double_binary_tree
 from fabrictwin.program.patterns import share, share_start
-from fabrictwin.program.program import NONE, Channels, Communication, Pattern
+from fabrictwin.program.program import NONE, Channels, Communication, Pattern, SoftwareCosts
 
 CHUNK_BYTES = 512 * 1024  # one step of NCCL's Simple protocol: 4 MiB of buffer in 8 steps
 
@@ -312,7 +312,7 @@ def _communication(
         algorithm=form.algorithm,
         size_bytes=int(np.max(data.size_bytes)) if data.buffer_bytes is None else data.buffer_bytes,
         groups=g,
-        step_cost_ps=step.cost_ps,
+        costs=SoftwareCosts(step_ps=step.cost_ps),
         channels=Channels(
             pattern=np.full(count, form.pattern, np.int8),
             rank_start=(np.arange(count + 1) * n).astype(np.int32),

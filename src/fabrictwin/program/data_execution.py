@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from fabrictwin.base.errors import InvariantError
 from fabrictwin.program import numbers, patterns
-from fabrictwin.program.program import Communication, Pattern, Seat
+from fabrictwin.program.program import NONE, Communication, Pattern, Seat
 from fabrictwin.program.sends import Sends, sends_of
 
 T = TypeVar("T", bound=np.generic)
@@ -64,7 +64,7 @@ def _divide(communication: Communication, buffers: npt.NDArray[Any], number: str
             low = int(patterns.share_start(total, index, n))
             high = low + int(patterns.share(total, index, n))
         elif communication.kind == "reduce":
-            high = total if rank == communication.root else 0
+            high = total if rank in channels.ranks[channels.parent == NONE] else 0
         elif communication.kind != "all_reduce":
             return
         buffers[rank, low:high] = numbers.divide(buffers[rank, low:high], n, number)

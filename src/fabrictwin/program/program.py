@@ -107,6 +107,27 @@ class Connections:
 
 
 @dataclass(frozen=True)
+class SoftwareCosts:
+    """Times that a communication takes beside its bytes on wires."""
+
+    step_ps: int = 0  # a rank's at each step: flags, reduction start, proxy
+    base_ps: int = 0  # once, before the first step: launching the kernel, meeting
+    chunk_ps: int = 0  # a chunk's in a channel of a tree: nothing else moves meanwhile
+    copy_ps_per_byte: float = 0.0  # a tree's first chunk: getting into its buffers, before any of it moves on
+
+
+@dataclass(frozen=True)
+class Transport:
+    """Paths of a communication's bytes, and the rates and bytes there."""
+
+    wire_bytes: int = 1  # on the wire for `data_bytes` of data: flags that travel with them
+    data_bytes: int = 1
+    rate_share: float = 1.0  # of a wire's rate that this protocol gets
+    connections: Connections | None = None  # None: every edge takes the shortest path at `SoftwareCosts.step_ps`
+    service_level: int | None = None  # or the priority on Ethernet; None: as the engine's options say
+
+
+@dataclass(frozen=True)
 class Communication:
     """One lowered collective or message, on one group of ranks or on several that act alike (`groups` > 1)."""
 
@@ -116,18 +137,8 @@ class Communication:
     size_bytes: int  # of one group's buffer, as nccl-tests counts it
     groups: int
     channels: Channels  # of all groups
-    step_cost_ps: int = 0  # what a rank spends on a step beside the wire: flags, reduction start, proxy
-    base_ps: int = 0  # once, before the first step: launching the kernel, meeting
-    chunk_cost_ps: int = 0  # what a chunk costs a channel of a tree beside its bytes: nothing else moves meanwhile
-    copy_ps_per_byte: float = 0.0  # a tree's first chunk: getting into its buffers, before any of it moves on
-    wire_bytes: int = 1  # on the wire for `data_bytes` of data: flags that travel with them
-    data_bytes: int = 1
-    rate_share: float = 1.0  # of a wire's rate that this way of moving bytes gets
-    root: int = NONE  # the rank that a rooted collective starts or ends at
-    connections: Connections | None = None  # None: every edge takes the shortest path at `step_cost_ps`
-    service_level: int | None = (
-        None  # InfiniBand's, or the priority on Ethernet; None: as the engine's options say
-    )
+    costs: SoftwareCosts = SoftwareCosts()
+    transport: Transport = Transport()
 
 
 @dataclass(frozen=True)

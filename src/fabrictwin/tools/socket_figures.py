@@ -11,6 +11,7 @@ from fabrictwin.base.units import format_rate, format_size, format_time
 from fabrictwin.engines.sockets.request import one_way_ps
 from fabrictwin.engines.sockets.stack import Cores, Costs, Network, Path, Processor, Stack, ends, wire
 from fabrictwin.engines.sockets.stream import Streams, limits_bps
+from fabrictwin.kernel.codes import PS_PER_S
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def as_data(found: SocketFigures) -> dict[str, Any]:
         "limits_gbps": {name: round(bps / 1e9, 3) for name, bps in found.limits.items() if bps != float("inf")},
         "one_way_us": round(found.one_way_ps / 1e6, 3),
         "one_way_polling_us": round(found.polled_ps / 1e6, 3),
-        "requests_per_s": round(1e12 / (2 * found.one_way_ps), 1),
+        "requests_per_s": round(PS_PER_S / (2 * found.one_way_ps), 1),
     }
 
 
@@ -97,6 +98,6 @@ def as_text(found: SocketFigures) -> str:
         "",
         f"one way       {format_time(found.one_way_ps)} for {format_size(test.request_bytes)}; "
         f"{format_time(found.polled_ps)} where the reader polls",
-        f"requests      {1e12 / (2 * found.one_way_ps):,.0f} a second there and back",
+        f"requests      {PS_PER_S / (2 * found.one_way_ps):,.0f} a second there and back",
     ]
     return "\n".join(lines) + "\n"

@@ -306,23 +306,15 @@ def _interfaces(host: Host) -> Iterator[Finding]:
     text = host.nccl.get("NCCL_SOCKET_IFNAME")
     if text is None:
         return
-    names = text.lstrip("^=").split(",")
+    names, said = text.lstrip("^=").split(","), f"NCCL_SOCKET_IFNAME={text[:40]}"
     if text.startswith("^") and "lo" not in names:
+        effect = "lo may be chosen: ranks of other hosts are not reached"
         yield _found(
-            host,
-            "socket-interface",
-            got=f"NCCL_SOCKET_IFNAME={text[:40]}",
-            expected="^docker0,lo or a name",
-            effect="lo may be chosen: ranks of other hosts are not reached",
-            severity="warning",
+            host, "socket-interface", got=said, expected="^docker0,lo or a name", effect=effect, severity="warning"
         )
     if not text.startswith("^") and any(name.startswith(("lo", "docker", "virbr")) for name in names):
         yield _found(
-            host,
-            "socket-interface",
-            got=f"NCCL_SOCKET_IFNAME={text[:40]}",
-            expected="the management network",
-            effect="bootstrap hangs",
+            host, "socket-interface", got=said, expected="the management network", effect="bootstrap hangs"
         )
 
 

@@ -30,13 +30,18 @@ def to_hosts(configuration: Configuration) -> Iterator[Finding]:
                 yield from _agree(switch, port, *found)
 
 
+def _differ(one: object, other: object) -> bool:
+    """Return true if both ends of a link say what they have, and have not the same."""
+    return one is not None and other is not None and one != other
+
+
 def _agree(switch: Switch, port: Port, host: Host, adapter: Adapter) -> Iterator[Finding]:
     where = f"{host.name}/{adapter.device or adapter.netdev} and {switch.name}/{port.name}"
 
     def finding(rule: str, got: str, expected: str, effect: str, fix: str = "") -> Finding:
         return Finding(rule, "error", where, got, expected, effect, host.file or switch.file, fix)
 
-    if adapter.qos.pfc is not None and port.qos.pfc is not None and adapter.qos.pfc != port.qos.pfc:
+    if adapter.qos.pfc is not None and port.qos.pfc is not None and _differ(adapter.qos.pfc, port.qos.pfc):
         yield finding(
             "pfc-one-side",
             f"PFC on {sorted(adapter.qos.pfc)} at the adapter and {sorted(port.qos.pfc)} at the switch",
@@ -44,24 +49,20 @@ def _agree(switch: Switch, port: Port, host: Host, adapter: Adapter) -> Iterator
             "the side without PFC goes on sending while it is paused: the other drops",
             f"mlnx_qos -i {adapter.netdev} --pfc " + ",".join("1" if p in port.qos.pfc else "0" for p in range(8)),
         )
-    if adapter.qos.trust is not None and port.qos.trust is not None and adapter.qos.trust != port.qos.trust:
+    if _differ(adapter.qos.trust, port.qos.trust):
         yield finding(
             "trust-differs",
             f"trust {adapter.qos.trust} at the adapter and {port.qos.trust} at the switch",
             "dscp on both",
             "they take packets for different priorities",
         )
-    if (
-        adapter.link.mtu_bytes is not None
-        and port.link.mtu_bytes is not None
-        and adapter.link.mtu_bytes != port.link.mtu_bytes
-    ):
+    if _differ(adapter.link.mtu_bytes, port.link.mtu_bytes):
         yield finding(
             "mtu-differs",
             f"MTU {adapter.link.mtu_bytes} at the adapter and {port.link.mtu_bytes} at the switch",
             "the same",
             "larger packets of one side are dropped by the other",
-            f"set both to {max(adapter.link.mtu_bytes, port.link.mtu_bytes)}",
+            f"set both to {max(adapter.link.mtu_bytes or 0, port.link.mtu_bytes or 0)}",
         )
     if port.qos.trust == "dscp":
         for dscp, priority in sorted(adapter.qos.dscp_to_priority.items()):
@@ -74,11 +75,7 @@ def _agree(switch: Switch, port: Port, host: Host, adapter: Adapter) -> Iterator
                     "the switch pauses a priority that does not carry the traffic, and drops the traffic",
                     f"mlnx_qos -i {adapter.netdev} --dscp2prio set,{dscp},{theirs}",
                 )
-    if (
-        adapter.link.cable_m is not None
-        and port.link.cable_m is not None
-        and adapter.link.cable_m != port.link.cable_m
-    ):
+    if _differ(adapter.link.cable_m, port.link.cable_m):
         yield finding(
             "cable-differs",
             f"{adapter.link.cable_m} m at the adapter and {port.link.cable_m} m at the switch",

@@ -57,12 +57,12 @@ class Expected:
     @property
     def channels(self) -> int:
         """Collective channels."""
-        return int(self._communicator.channels)
+        return int(self._communicator.channels.collective)
 
     @property
     def nvls_channels(self) -> int:
         """Channels of in-switch reduction."""
-        return int(self._communicator.nvls_channels)
+        return int(self._communicator.channels.nvls)
 
     @cached_property
     def rails(self) -> int:
@@ -83,7 +83,7 @@ class Expected:
         from fabrictwin.nccl.topology.graph_types import PathType
 
         c = self._communicator
-        mine = np.flatnonzero(c.node_of_rank == 0)
+        mine = np.flatnonzero(c.placement.node_of_rank == 0)
         return len(mine) > 1 and c.path(int(mine[0]), int(mine[1])).type == PathType.NVL
 
     def busbw(self, test: str, size_bytes: int) -> float:
@@ -165,7 +165,7 @@ def _busbw(
     settings = read_settings(environment or {}, release=release)
     options = perf.Options(test=perf.TESTS[test], min_bytes=size_bytes, max_bytes=size_bytes, check=0)
     run = perf.prepare(twin, options, settings=settings, rank_node=_ranks(twin, hardware))
-    if run.communicator.failure is not None:
+    if run.communicator.network.failure is not None:
         return 0.0, "", ""
     (time_ps,) = run.time("flow")
     row = run.row(run.plans[0], time_ps, None)

@@ -103,10 +103,9 @@ class Terms:
         chunks = np.full(len(payload), chunk_bytes, np.int64)
         smaller = replace(whole.channels, payload_bytes=payload, chunk_bytes=chunks, offset_bytes=payload)
         moved = max(int(self.edge_bytes * part), 1)
-        once = whole.base_ps
-        if whole.chunk_cost_ps:
-            once += -(-moved // chunk_bytes) * whole.chunk_cost_ps
-        once += round(min(moved, chunk_bytes) * whole.copy_ps_per_byte)
+        costs = whole.costs
+        once = costs.base_ps + -(-moved // chunk_bytes) * costs.chunk_ps
+        once += round(min(moved, chunk_bytes) * costs.copy_ps_per_byte)
         beyond = self.critical.beyond(smaller).after(once)
         return int(beyond.ends_ps(self.drain_ps * part, moved).max(initial=0))
 

@@ -101,8 +101,10 @@ class _Columns:
             size=size,
             flow_bytes=flow_bytes,
             ratio=size / np.maximum(flow_bytes[channel], 1),
-            on_wire=np.array([c.wire_bytes / c.data_bytes for c in communications], np.float64)[of],
-            drag=np.array([1.0 / c.rate_share for c in communications], np.float64)[of],
+            on_wire=np.array(
+                [c.transport.wire_bytes / c.transport.data_bytes for c in communications], np.float64
+            )[of],
+            drag=np.array([1.0 / c.transport.rate_share for c in communications], np.float64)[of],
             message=join([message_bytes(c.channels) for c in communications], np.int64),
         )
 
@@ -174,16 +176,17 @@ def _on_the_way(
     edge_rate = loaded_rates(found, fabric, together) / weight
     criticals, beyond = [], []
     for i, (communication, mine, first) in enumerate(each):
+        costs = communication.costs
         channels, rows = communication.channels, slice(int(columns.row[i]), int(columns.row[i + 1]))
-        if communication.connections is None:
-            edge_ps[rows] += communication.step_cost_ps
+        if communication.transport.connections is None:
+            edge_ps[rows] += costs.step_ps
         # what software spends on a step is not the same on all channels: those side by side come apart at once
-        by_software = communication.step_cost_ps > 0 or bool(how.cost_ps[rows].any())
-        once: I64 | int = communication.base_ps
-        if communication.chunk_cost_ps or communication.copy_ps_per_byte:
+        by_software = costs.step_ps > 0 or bool(how.cost_ps[rows].any())
+        once: I64 | int = costs.base_ps
+        if costs.chunk_ps or costs.copy_ps_per_byte:
             flow_bytes, chunk = columns.flow_bytes[first : first + len(channels)], patterns.chunk_sizes(channels)
-            copied = np.rint(np.minimum(flow_bytes, chunk) * communication.copy_ps_per_byte).astype(np.int64)
-            once = once + -(-flow_bytes // chunk) * communication.chunk_cost_ps + copied
+            copied = np.rint(np.minimum(flow_bytes, chunk) * costs.copy_ps_per_byte).astype(np.int64)
+            once = once + -(-flow_bytes // chunk) * costs.chunk_ps + copied
         by_itself = Alone.of(found, rows, edge_ps[rows], alone[rows], weight[rows])
         critical = CriticalPaths.of(
             channels,

@@ -60,7 +60,9 @@ class OpenConnections:
 
         Raises ConfigError where there is no path.
         """
-        ends = [travellers(e, c.connections, rank_node) for e, c in zip(edges, communications, strict=True)]
+        ends = [
+            travellers(e, c.transport.connections, rank_node) for e, c in zip(edges, communications, strict=True)
+        ]
         how = _in_one(ends).how
         names = [_digest(each) for each in ends]
         new = {name: each for name, each in zip(names, ends, strict=True) if name not in self._known}

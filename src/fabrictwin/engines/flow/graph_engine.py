@@ -43,7 +43,7 @@ class OperationModel(Protocol):
         ...
 
     def held_up(self, operation: int, left: int) -> SimulatedError:
-        """Why an operation that started never ends; `left` never do."""
+        """Return the error of an operation that started and never ends; `left` never do."""
         ...
 
 

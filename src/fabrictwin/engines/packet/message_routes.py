@@ -4,8 +4,8 @@ Where nothing else is said a message takes the shortest path; without GPUDirect 
 memory at either end. A communication's connections (`program.Connections`) may say more: host memory or the GPU
 whose adapter is used, adapters, several queue pairs, a rate that its ends manage, processor work on every byte.
 
-Left out: what share of a wire's rate a protocol gets (`rate_share`) holds a connection back, not the sum of those
-that share a wire.
+Left out: what share of a wire's rate a protocol gets (`Transport.rate_share`) holds a connection back, not the sum
+of those that share a wire.
 """
 
 from __future__ import annotations
@@ -102,12 +102,13 @@ def guides(communication: Communication) -> dict[tuple[int, int, int], tuple[Gui
             "does not play that yet; expected rings, trees or sends (NCCL_ALGO=Ring,Tree), or fidelity flow"
         )
         raise ConfigError(message, key="--fidelity packet")
-    how = communication.connections
+    transport = communication.transport
+    how = transport.connections
     if how is None:
         return {}
     edges = patterns.edges(communication.channels)
     keys = zip(edges.channel.tolist(), edges.source.tolist(), edges.target.tolist(), strict=True)
-    wired = message_bytes(communication.channels) * communication.wire_bytes // communication.data_bytes
+    wired = message_bytes(communication.channels) * transport.wire_bytes // transport.data_bytes
     single = np.isin(communication.channels.pattern, (Pattern.MESSAGE, Pattern.SHIFT))
     following = np.where(single, 0, wired)[edges.channel]
     columns = (
@@ -117,7 +118,7 @@ def guides(communication: Communication) -> dict[tuple[int, int, int], tuple[Gui
         how.into.tolist(),
         how.paths.tolist(),
         (how.round_robin & ~single[edges.channel]).tolist(),
-        map(Pace, how.limit.tolist(), following.tolist(), [communication.rate_share] * len(how)),
+        map(Pace, how.limit.tolist(), following.tolist(), [transport.rate_share] * len(how)),
         map(
             HostWork,
             how.send_ps_per_byte.tolist(),

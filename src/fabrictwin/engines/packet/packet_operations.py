@@ -102,7 +102,7 @@ class PacketOperations:
         kind[begin[communicates]] = s.CALL
         delay = np.zeros(len(kind), np.int64)
         delay[begin] = operations.duration_ps
-        bases = [posted[at].given.base_ps for at in operations.communication[communicates].tolist()]
+        bases = [posted[at].given.costs.base_ps for at in operations.communication[communicates].tolist()]
         delay[begin[communicates]] = bases
         waiting = np.repeat(np.arange(n), np.diff(operations.after_start))
         none = np.zeros(len(kind), np.int64)
@@ -153,9 +153,9 @@ class PacketOperations:
             legs = [leg for key in self._keys(each) for leg in self.routes[key].legs]
             if legs:
                 queue_pairs[at] = np.array([q for leg in legs for _, q in leg.parts], np.int64)
-            costs = [cost for _, cost in each.guided.values()] or [each.given.step_cost_ps]
-            first_byte_ps = min(first_byte_ps, each.given.base_ps + min(costs))
-            bases_ps[operations.communication == at] = each.given.base_ps
+            costs = [cost for _, cost in each.guided.values()] or [each.given.costs.step_ps]
+            first_byte_ps = min(first_byte_ps, each.given.costs.base_ps + min(costs))
+            bases_ps[operations.communication == at] = each.given.costs.base_ps
         self.repeated.find(operations, bases_ps, queue_pairs, first_byte_ps)
 
     def size_of(
@@ -220,7 +220,7 @@ class PacketOperations:
         return PacketSize(hops, messages, int(memory))
 
     def _level(self, communication: Communication) -> int | None:
-        level = communication.service_level
+        level = communication.transport.service_level
         return self._service_levels.get(communication.name) if level is None else level
 
     def _communicator(self, communication: Communication, channel: int) -> int:
@@ -251,11 +251,11 @@ class PacketOperations:
         for c, sends in enumerate(posted.sends):
             own, routes = self._communicator(given, c), {}
             for a, b in dict.fromkeys(zip(sends.source.tolist(), sends.target.tolist(), strict=True)):
-                cost = posted.guided[c, a, b][1] if posted.guided else given.step_cost_ps
+                cost = posted.guided[c, a, b][1] if posted.guided else given.costs.step_ps
                 routes[a, b] = self.routes[self._key(posted, own, c, a, b)], cost
             channels.append((sends, routes))
         posted.sends = []
-        return expand(channels, given.wire_bytes, given.data_bytes)
+        return expand(channels, given.transport.wire_bytes, given.transport.data_bytes)
 
     def completions(self) -> Completions:
         """Operations that ended since the last call."""

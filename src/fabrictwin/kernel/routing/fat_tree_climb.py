@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fabrictwin.kernel.codes import NONE
 from fabrictwin.kernel.jit.decorators import entry, helper, outlined
 
-NONE = -1
 NO_PORT = 255
 FAR = 255
 DEEP = 512  # longest way: every step is a hop, and hops end at 255
@@ -52,8 +52,8 @@ class Counts(NamedTuple):
     unsorted: np.ndarray  # uint8 [S]
 
 
-class Way(NamedTuple):
-    """What is known of one LID: each switch's port and hops, and the stacks of the search."""
+class LidSearch(NamedTuple):
+    """The search for one LID: each switch's port and hops, and stacks."""
 
     port: np.ndarray  # uint8 [S]
     hops: np.ndarray  # int32 [S]
@@ -237,7 +237,7 @@ def fill_fat_tree(groups, back, number, origin, port, lid, main, lft):
         np.zeros(edges, np.int64),
         np.zeros(rows, np.uint8),
     )
-    way = Way(
+    way = LidSearch(
         np.empty(rows, np.uint8),
         np.empty(rows, np.int32),
         np.empty((DEEP, 4), np.int32),

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fabrictwin.kernel.codes import NONE
 from fabrictwin.kernel.jit.decorators import entry, helper, inner
 
-NONE = -1
 INFINITE = 0x7FFFFFFF
 CHILDREN = 4
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fabrictwin.kernel.codes import NONE
 from fabrictwin.kernel.jit.decorators import entry, helper, inner
 
-NONE = -1
 _MOST = 1 << 30
 
 

@@ -27,7 +27,7 @@ def find_program(name: str) -> Path | None:
 
 
 def why_not(program: Path) -> str:
-    """Why a program cannot run on the twin, in words; empty where it can, or where nothing is known of it."""
+    """Return the reason why a program cannot run on the twin, in words; empty where none is known."""
     for _ in range(_INTERPRETERS):
         with program.open("rb") as file:
             head = file.read(4096)

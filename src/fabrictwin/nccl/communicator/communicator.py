@@ -20,7 +20,13 @@ from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.nccl.communicator import channel_count as counts
 from fabrictwin.nccl.communicator.connect import connect_trees, copied, nvls_trees, ring_order
 from fabrictwin.nccl.communicator.plugin_settings import with_plugin
-from fabrictwin.nccl.communicator.rank_placement import hosts_of, networks_of, rank_nodes, views_of
+from fabrictwin.nccl.communicator.rank_placement import (
+    RankPlacement,
+    networks_of,
+    place_ranks,
+    rank_nodes,
+    views_of,
+)
 from fabrictwin.nccl.search.host_channels import cpu_of, cut_to, spread_graphs
 from fabrictwin.nccl.search.host_graphs import HostView, HostViews
 from fabrictwin.nccl.settings.release_rules import Rules
@@ -63,60 +69,84 @@ class NvlsTrees:
 
 
 @dataclass(frozen=True)
+class ConnectedChannels:
+    """Channels of a communicator: of each kind their number, and the peers of ranks in them."""
+
+    collective: int  # of rings and trees
+    nvls: int
+    p2p: int
+    p2p_per_peer: int
+    rings: Rings
+    trees: Trees
+    nvls_trees: NvlsTrees | None  # absent on one host and without NVLS
+
+
+@dataclass(frozen=True)
+class NetworkState:
+    """The network that a communicator takes, and what is wrong with it."""
+
+    name: str  # "IB" or "Socket"
+    causes: dict[int, tuple[HostCause, ...]]  # what is wrong with hosts of the fabric, by host
+    failure: Failure | None  # why the communicator would not come up; None where it does
+
+
+@dataclass(frozen=True)
 class Communicator:
     """Ranks that communicate, as NCCL sees them after `ncclCommInitRank`."""
 
     twin: Any  # twin.Twin, whose fabric and routes it runs on
     version: str  # of NCCL, such as "2.21.5"
     settings: Settings
-    rank_node: I32  # [ranks] fabric node of each rank's GPU
-    node_of_rank: I32  # [ranks] which of the communicator's hosts
-    local_rank: I32  # [ranks]
-    nodes: int  # hosts (or NVLink domains that span hosts)
-    compute_capability: int  # lowest, such as 90
-    cpu: str  # "intel", "amd", "arm", of the first host; "mixed" where hosts differ
-    graphs: dict[Algorithm, Graph]  # those that can run; others are absent
-    rings: Rings
-    trees: Trees
-    channels: int  # collective channels
-    nvls_channels: int
-    p2p_channels: int
-    p2p_channels_per_peer: int
-    nvls_trees: NvlsTrees | None  # absent on one host and without NVLS
+    placement: RankPlacement
     hosts: HostViews  # their systems and paths
-    host_of_node: I32  # [nodes] host of the fabric
-    network: str  # "IB" or "Socket"
-    causes: dict[int, tuple[HostCause, ...]]  # what is wrong with hosts of the fabric, by host
-    failure: Failure | None  # why it would not come up; None where it does
+    graphs: dict[Algorithm, Graph]  # those that can run; others are absent
+    channels: ConnectedChannels
+    network: NetworkState
 
     @property
     def ranks(self) -> int:
-        return len(self.rank_node)
+        return len(self.placement.rank_node)
+
+    @property
+    def nodes(self) -> int:
+        """Hosts, or NVLink domains that span hosts."""
+        return len(self.placement.host_of_node)
 
     @property
     def ranks_per_node(self) -> int:
-        return int(np.bincount(self.node_of_rank).max())
+        return int(np.bincount(self.placement.node_of_rank).max())
+
+    @cached_property
+    def compute_capability(self) -> int:
+        """The lowest of its GPUs, such as 90."""
+        return min(view.system.capability for view in self.hosts.used)
+
+    @cached_property
+    def cpu(self) -> str:
+        """The processors' vendor: intel, amd, arm or other; mixed where hosts differ."""
+        return cpu_of([view.system for view in self.hosts.used])
 
     @cached_property
     def members(self) -> list[list[int]]:
         """[nodes] the ranks of each host, in order."""
-        order = np.argsort(self.node_of_rank, kind="stable")
-        ends = np.cumsum(np.bincount(self.node_of_rank, minlength=self.nodes))
+        node_of_rank = self.placement.node_of_rank
+        order = np.argsort(node_of_rank, kind="stable")
+        ends = np.cumsum(np.bincount(node_of_rank, minlength=self.nodes))
         return [part.tolist() for part in np.split(order, ends[:-1])]
 
     def view(self, rank: int) -> HostView:
         """The host of a rank."""
-        return self.hosts.kinds[int(self.hosts.kind_of_node[self.node_of_rank[rank]])]
+        return self.hosts.kinds[int(self.hosts.kind_of_node[self._node(rank)])]
 
     def path(self, a: int, b: int) -> Path:
         """Between two ranks, as NCCL classes it; of type NET where they are on different hosts."""
-        if self.node_of_rank[a] != self.node_of_rank[b]:
+        if self._node(a) != self._node(b):
             return Path(PathType.NET, 0.0, ())
         return self.view(a).table(int(self.hosts.device_of_rank[a]), int(self.hosts.device_of_rank[b]))
 
     def direct(self, a: int, b: int) -> bool:
         """Return true if two ranks reach each other's memory over NVLink or PCIe (transport P2P)."""
-        if self.node_of_rank[a] != self.node_of_rank[b]:
+        if self._node(a) != self._node(b):
             return False
         return self.view(a).table.direct(int(self.hosts.device_of_rank[a]), int(self.hosts.device_of_rank[b]))
 
@@ -136,16 +166,19 @@ class Communicator:
 
     def proxy(self, rank: int, adapter: int) -> int:
         """The rank whose GPU and proxy thread a send to an adapter goes through: itself, or another's with PXN."""
-        view, node = self.view(rank), int(self.node_of_rank[rank])
+        view, node = self.view(rank), self._node(rank)
         own = int(self.hosts.device_of_rank[rank])
         relay = view.table.relay(own, self._net(rank, adapter))
         if relay == own:
             return rank
-        mine = np.flatnonzero((self.node_of_rank == node) & (self.hosts.device_of_rank == relay))
+        mine = np.flatnonzero((self.placement.node_of_rank == node) & (self.hosts.device_of_rank == relay))
         return int(mine[0])
 
+    def _node(self, rank: int) -> int:
+        return int(self.placement.node_of_rank[rank])
+
     def _first_adapter(self, rank: int) -> int:
-        return int(self.hosts.first_adapter[self.node_of_rank[rank]])
+        return int(self.hosts.first_adapter[self._node(rank)])
 
     def _adapter(self, rank: int, net: int) -> int:
         return self._first_adapter(rank) + self.view(rank).system.devices[net].index
@@ -178,7 +211,8 @@ def initialise(
     if settings is None:
         settings = read_settings({}, release=release)
     apart = not settings.mnnvl_enable or not rules.since(20)
-    host_of_node, node_of_rank, local_rank = hosts_of(fabric, rank_node, apart=apart)
+    placement = place_ranks(fabric, rank_node, apart=apart)
+    host_of_node, node_of_rank = placement.host_of_node, placement.node_of_rank
     nodes = len(host_of_node)
     causes = {host: twin.host_causes[host] for host in host_of_node.tolist() if host in twin.host_causes}
     networks = networks_of(fabric, host_of_node, causes, settings)
@@ -187,7 +221,7 @@ def initialise(
     failed = failure(fabric, networks, causes, settings)
     if failed is not None and strict:
         raise failed.error(fabric.host_names[failed.host])
-    hosts = views_of(twin, rank_node, node_of_rank, host_of_node, networks, rules=rules, settings=settings)
+    hosts = views_of(twin, placement, networks, rules=rules, settings=settings)
     capability = min(view.system.capability for view in hosts.used)
     graphs = spread_graphs(hosts, node_of_rank)
     ring, tree = graphs[Algorithm.RING], graphs[Algorithm.TREE]
@@ -211,29 +245,16 @@ def initialise(
     p2p, per_peer = counts.p2p_channels(
         hosts.used, rules, limits, collective=number, ranks=len(rank_node), nodes=nodes
     )
+    rings, trees = Rings(copied(order, number)), Trees(copied(up, number), copied(down, number))
     return Communicator(
         twin=twin,
         version=version,
         settings=settings,
-        rank_node=rank_node,
-        node_of_rank=node_of_rank,
-        local_rank=local_rank,
-        nodes=nodes,
-        compute_capability=capability,
-        cpu=cpu_of([view.system for view in hosts.used]),
-        graphs=graphs,
-        rings=Rings(copied(order, number)),
-        trees=Trees(copied(up, number), copied(down, number)),
-        channels=number,
-        nvls_channels=nvls,
-        p2p_channels=p2p,
-        p2p_channels_per_peer=per_peer,
-        nvls_trees=between_heads,
+        placement=placement,
         hosts=hosts,
-        host_of_node=host_of_node,
-        network=next(iter(networks.values())).name,
-        causes=causes,
-        failure=failed,
+        graphs=graphs,
+        channels=ConnectedChannels(number, nvls, p2p, per_peer, rings, trees, between_heads),
+        network=NetworkState(next(iter(networks.values())).name, causes, failed),
     )
 
 

@@ -47,7 +47,7 @@ class Conditions:
         fabric: Fabric = communicator.twin.fabric
         known = tuple(
             Cause(cause.kind, frozenset((fabric.host_names[host],)))
-            for host, found in communicator.causes.items()
+            for host, found in communicator.network.causes.items()
             for cause in found
         )
         return cls(communicator, (*causes, *known))
@@ -64,14 +64,15 @@ class Conditions:
 
     def gpudirect(self, rank: int) -> bool:
         """Return true if adapters of a rank's host can reach GPU memory at all."""
-        return not self.has(NO_PEER_MEMORY, int(self.fabric.node_host[self.communicator.rank_node[rank]]))
+        node = self.communicator.placement.rank_node[rank]
+        return not self.has(NO_PEER_MEMORY, int(self.fabric.node_host[node]))
 
     @cached_property
     def network(self) -> Network:
         """The network that all ranks end up with."""
-        hosts = self.communicator.host_of_node.tolist()
+        hosts = self.communicator.placement.host_of_node.tolist()
         broken = any(self.has(kind, h) for kind in (NO_DEVICES, LOCKED_MEMORY) for h in hosts)
-        return Network.SOCKET if broken or self.communicator.network == SOCKET else Network.IB
+        return Network.SOCKET if broken or self.communicator.network.name == SOCKET else Network.IB
 
     @cached_property
     def _taken(self) -> dict[int, tuple[int, ...]]:
@@ -82,7 +83,7 @@ class Conditions:
         if host not in self._taken:
             fabric, communicator = self.fabric, self.communicator
             first = int(np.searchsorted(fabric.nic_node, fabric.host_node_start[host]))
-            node = int(np.flatnonzero(communicator.host_of_node == host)[0])
+            node = int(np.flatnonzero(communicator.placement.host_of_node == host)[0])
             view = communicator.hosts.kinds[int(communicator.hosts.kind_of_node[node])]
             mine = [first + view.system.devices[net].index for net in view.table.nets]
             self._taken[host] = tuple(n for n in mine if fabric.nic_port[n] != NONE)

@@ -50,8 +50,18 @@ def rank_nodes(fabric: Fabric, ranks: int | Sequence[int] | I32 | None) -> I32:
     return nodes
 
 
-def hosts_of(fabric: Fabric, rank_node: I32, *, apart: bool) -> tuple[I32, I32, I32]:
-    """(host of each node, node of each rank, its place there): hosts in the order in which ranks name them.
+@dataclass(frozen=True)
+class RankPlacement:
+    """Ranks on hosts. A communicator's nodes are hosts, or NVLink domains that span hosts."""
+
+    rank_node: I32  # [ranks] fabric node of each rank's GPU
+    node_of_rank: I32  # [ranks] which of the communicator's nodes
+    local_rank: I32  # [ranks] its place there
+    host_of_node: I32  # [nodes] host of the fabric
+
+
+def place_ranks(fabric: Fabric, rank_node: I32, *, apart: bool) -> RankPlacement:
+    """Place ranks on hosts, which are in the order in which ranks name them.
 
     `apart` takes the machines of an NVLink domain for hosts by themselves.
     """
@@ -68,7 +78,9 @@ def hosts_of(fabric: Fabric, rank_node: I32, *, apart: bool) -> tuple[I32, I32, 
     start = starts_of(np.bincount(node_of_rank))
     local = np.empty(len(rank_node), np.int32)
     local[by_node] = np.arange(len(rank_node)) - start[node_of_rank[by_node]]
-    return (distinct[order] // _MACHINES).astype(np.int32), node_of_rank.astype(np.int32), local
+    return RankPlacement(
+        rank_node, node_of_rank.astype(np.int32), local, (distinct[order] // _MACHINES).astype(np.int32)
+    )
 
 
 def networks_of(
@@ -110,9 +122,7 @@ def _searched(
 
 def views_of(
     twin: Any,
-    rank_node: I32,
-    node_of_rank: I32,
-    host_of_node: I32,
+    placement: RankPlacement,
     networks: dict[int, HostNetwork],
     *,
     rules: Rules,
@@ -120,6 +130,8 @@ def views_of(
 ) -> HostViews:
     """The hosts of ranks by kind; hosts alike are searched once."""
     fabric: Fabric = twin.fabric
+    rank_node, node_of_rank = placement.rank_node, placement.node_of_rank
+    host_of_node = placement.host_of_node
     policy = _policy(settings)
     reducing: frozenset[int] = frozenset()
     threshold = max(2, settings.collnet_node_threshold)

@@ -44,18 +44,18 @@ class Processes:
 
     def number(self, rank: int) -> int:
         """Its process on its host, from 0."""
-        return int(self.communicator.local_rank[rank]) // self.per_process
+        return int(self.communicator.placement.local_rank[rank]) // self.per_process
 
     def pid(self, rank: int) -> int:
         return FIRST_PROCESS + 100 * self.number(rank)
 
     def tid(self, rank: int) -> int:
         """The thread that initialises it: each rank has one beside its process's own."""
-        return self.pid(rank) + 1 + int(self.communicator.local_rank[rank]) % self.per_process
+        return self.pid(rank) + 1 + int(self.communicator.placement.local_rank[rank]) % self.per_process
 
     def device(self, rank: int) -> int:
         """CUDA's number of its GPU."""
-        node = int(self.communicator.rank_node[rank])
+        node = int(self.communicator.placement.rank_node[rank])
         return int(self.communicator.twin.fabric.gpu_local[self._gpu(node)])
 
     def _gpu(self, node: int) -> int:
@@ -64,13 +64,13 @@ class Processes:
         return int(np.searchsorted(self.communicator.twin.fabric.gpu_node, node))
 
     def host(self, rank: int) -> str:
-        node = int(self.communicator.rank_node[rank])
+        node = int(self.communicator.placement.rank_node[rank])
         fabric = self.communicator.twin.fabric
         return str(fabric.host_names[fabric.node_host[node]])
 
     def first_of_process(self, rank: int) -> bool:
-        """Is it the rank that its process starts with?"""
-        return int(self.communicator.local_rank[rank]) % self.per_process == 0
+        """Return true of the rank that its process starts with."""
+        return int(self.communicator.placement.local_rank[rank]) % self.per_process == 0
 
 
 class Log:

@@ -68,13 +68,13 @@ class Connections:
         self._done.add(name)
         c = self.scene.communicator
         if algorithm in (Algorithm.RING, Algorithm.PAT):
-            yield from self._graph(self._ring_peers(), c.channels, c.graphs[Algorithm.RING])
+            yield from self._graph(self._ring_peers(), c.channels.collective, c.graphs[Algorithm.RING])
             yield from self._said(self._rings_said())
         elif algorithm == Algorithm.TREE:
-            yield from self._graph(self._tree_peers(), c.channels, c.graphs[Algorithm.TREE])
+            yield from self._graph(self._tree_peers(), c.channels.collective, c.graphs[Algorithm.TREE])
             yield from self._said("Connected all trees")
-        elif algorithm == Algorithm.NVLS_TREE and c.nvls_trees is not None:
-            yield from self._graph(self._nvls_peers(), c.nvls_channels, c.graphs[Algorithm.NVLS])
+        elif algorithm == Algorithm.NVLS_TREE and c.channels.nvls_trees is not None:
+            yield from self._graph(self._nvls_peers(), c.channels.nvls, c.graphs[Algorithm.NVLS])
             yield from self._said("Connected NVLS tree")
         elif algorithm in (Algorithm.COLLNET_DIRECT, Algorithm.COLLNET_CHAIN):
             yield from self._in_switches(c.graphs[algorithm])
@@ -83,8 +83,8 @@ class Connections:
         """The connections of sends between pairs of ranks."""
         c = self.scene.communicator
         for source, target in pairs:
-            for part in range(c.p2p_channels_per_peer):
-                yield from self._connect(part % c.p2p_channels, 1, source, target, None)
+            for part in range(c.channels.p2p_per_peer):
+                yield from self._connect(part % c.channels.p2p, 1, source, target, None)
 
     def _said(self, text: str) -> Iterator[Line]:
         for rank in range(self.scene.communicator.ranks):
@@ -94,7 +94,7 @@ class Connections:
         if self.scene.minor < 24:
             return "Connected all rings"
         c, transports = self.scene.communicator, self.scene.transports
-        last = c.rings.order[0]
+        last = c.channels.rings.order[0]
         crossing = [
             transports.route(int(a), int(b), graph=c.graphs[Algorithm.RING])
             for a, b in zip(last, np.roll(last, -1), strict=True)
@@ -107,22 +107,22 @@ class Connections:
     # -- who connects to whom -------------------------------------------------------------------------------------
 
     def _ring_peers(self) -> Iterator[tuple[int, int, int]]:
-        order = self.scene.communicator.rings.order
+        order = self.scene.communicator.channels.rings.order
         for channel, ring in enumerate(order):
             for a, b in zip(ring.tolist(), np.roll(ring, -1).tolist(), strict=True):
                 yield channel, a, b
 
     def _tree_peers(self) -> Iterator[tuple[int, int, int]]:
-        for channel, up in enumerate(self.scene.communicator.trees.up):
+        for channel, up in enumerate(self.scene.communicator.channels.trees.up):
             for rank in np.flatnonzero(up != NONE).tolist():
                 yield channel, rank, int(up[rank])
                 yield channel, int(up[rank]), rank
 
     def _nvls_peers(self) -> Iterator[tuple[int, int, int]]:
         c = self.scene.communicator
-        assert c.nvls_trees is not None
-        for channel in range(c.nvls_channels):
-            up = c.nvls_trees.up[channel % 2]
+        assert c.channels.nvls_trees is not None
+        for channel in range(c.channels.nvls):
+            up = c.channels.nvls_trees.up[channel % 2]
             for rank in np.flatnonzero(up != NONE).tolist():
                 yield channel, rank, int(up[rank])
                 yield channel, int(up[rank]), rank
@@ -193,14 +193,14 @@ class Connections:
         """The graph's channel that a connection goes by; a head of NVLS keeps to its own on all."""
         if graph is None or graph.algorithm != Algorithm.NVLS:
             return channel
-        heads = graph.intra[self.scene.communicator.node_of_rank[rank], :, 0]
+        heads = graph.intra[self.scene.communicator.placement.node_of_rank[rank], :, 0]
         return int(np.flatnonzero(heads == rank)[0])
 
     def _relay(self, route: Route, rank: int) -> str:
         """The rank whose proxy sends for this one (PXN)."""
         if not route.pxn:
             return ""
-        found = np.flatnonzero(self.scene.communicator.rank_node == route.out)
+        found = np.flatnonzero(self.scene.communicator.placement.rank_node == route.out)
         return f"({int(found[0])})" if len(found) else ""
 
     def _p2p(self, a: int, b: int) -> str:

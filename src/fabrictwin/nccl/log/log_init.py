@@ -65,10 +65,10 @@ class Scene:
 
     @property
     def network(self) -> str:
-        return self.communicator.network
+        return self.communicator.network.name
 
     def host(self, rank: int) -> int:
-        return int(self.fabric.node_host[self.communicator.rank_node[rank]])
+        return int(self.fabric.node_host[self.communicator.placement.rank_node[rank]])
 
     def taken(self, rank: int) -> tuple[Interface, ...]:
         """Interfaces that NCCL takes on a rank's host."""
@@ -81,12 +81,12 @@ class Scene:
     def usable(self, rank: int) -> list[int]:
         """The adapters of a rank's host that NCCL takes, in its order."""
         view = self.communicator.view(rank)
-        first = int(self.communicator.hosts.first_adapter[self.communicator.node_of_rank[rank]])
+        first = int(self.communicator.hosts.first_adapter[self.communicator.placement.node_of_rank[rank]])
         return [first + view.system.devices[net].index for net in view.table.nets]
 
     def has(self, cause: str, rank: int) -> bool:
-        """Is that wrong with a rank's host?"""
-        return has(self.communicator.causes.get(self.host(rank), ()), cause) is not None
+        """Return true if that is wrong with a rank's host."""
+        return has(self.communicator.network.causes.get(self.host(rank), ()), cause) is not None
 
     def pointer(self, rank: int) -> str:
         return f"0x{0x55D0C0000000 + 0x10000 * rank:x}"
@@ -108,7 +108,7 @@ class Scene:
 
 def initialisation(scene: Scene) -> Iterator[Line]:
     """Everything up to `Init COMPLETE`, or to the warning that ends it."""
-    failed = scene.communicator.failure
+    failed = scene.communicator.network.failure
     ranks = range(scene.communicator.ranks)
     for rank in ranks:
         if scene.processes.first_of_process(rank):
@@ -138,7 +138,7 @@ def initialisation(scene: Scene) -> Iterator[Line]:
 
 def warnings(scene: Scene) -> Iterator[Line]:
     """Lines of the ranks on whose host it fails."""
-    failed = scene.communicator.failure
+    failed = scene.communicator.network.failure
     if failed is not None:
         ranks = [rank for rank in range(scene.communicator.ranks) if failed.host == scene.host(rank)]
         # of connections the first that fails; memory is registered by all
@@ -226,18 +226,18 @@ def _topology(scene: Scene, rank: int) -> Iterator[Line]:
         rank, f"=== System : maxBw {view.search.max_bw:2.1f} totalBw {view.search.total_bw:2.1f} ===", ("GRAPH",)
     )
     yield Line(rank, "==========================================", ("GRAPH",))
-    local = int((c.node_of_rank == c.node_of_rank[rank]).sum())
+    local = int((c.placement.node_of_rank == c.placement.node_of_rank[rank]).sum())
     if scene.minor >= 20:
         yield Line(
             rank,
             f"comm {scene.pointer(rank)} rank {rank} nRanks {c.ranks} nNodes {c.nodes} localRanks {local} "
-            f"localRank {int(c.local_rank[rank])} MNNVL {int(view.system.parts > 1)}",
+            f"localRank {int(c.placement.local_rank[rank])} MNNVL {int(view.system.parts > 1)}",
             ("INIT",),
         )
     for algorithm in INIT_GRAPHS:
         if algorithm in c.graphs:
             yield from _pattern(scene, rank, c.graphs[algorithm])
-    there = "" if c.nvls_channels else "not "
+    there = "" if c.channels.nvls else "not "
     yield Line(
         rank, f"NVLS multicast support is {there}available on dev {scene.processes.device(rank)}", ("INIT",)
     )
@@ -251,7 +251,7 @@ def _pattern(scene: Scene, rank: int, graph: Graph) -> Iterator[Line]:
         f"sameChannels {int(graph.same_channels)}",
         ("GRAPH",),
     )
-    node = int(scene.communicator.node_of_rank[rank])
+    node = int(scene.communicator.placement.node_of_rank[rank])
     long = scene.minor >= 23
     for channel in range(graph.channels):
         nets = [
@@ -280,13 +280,13 @@ def _own_channels(scene: Scene, rank: int) -> Iterator[Line]:
     c = scene.communicator
     n = c.ranks
     trees = []
-    for channel in range(c.channels):
-        order = c.rings.order[channel]
+    for channel in range(c.channels.collective):
+        order = c.channels.rings.order[channel]
         at = int(np.flatnonzero(order == rank)[0])
         before, after = int(order[at - 1]), int(order[(at + 1) % n])
         yield Line(rank, f"Ring {channel:02d} : {before} -> {rank} -> {after}", ("GRAPH",))
-        down = "/".join(str(int(child)) for child in c.trees.down[channel, rank])
-        trees.append(f" [{channel}] {down}->{rank}->{int(c.trees.up[channel, rank])}")
+        down = "/".join(str(int(child)) for child in c.channels.trees.down[channel, rank])
+        trees.append(f" [{channel}] {down}->{rank}->{int(c.channels.trees.up[channel, rank])}")
     yield Line(rank, f"Trees{''.join(trees)}"[:1023], ("INIT",))
     chunk = scene.settings.p2p_net_chunksize if c.nodes > 1 else scene.settings.p2p_nvl_chunksize
     if c.nodes == 1 and c.graphs[Algorithm.RING].type_intra > PathType.NVB:
@@ -297,10 +297,10 @@ def _own_channels(scene: Scene, rank: int) -> Iterator[Line]:
 def _rings_whole(scene: Scene) -> Iterator[Line]:
     c = scene.communicator
     width = len(str(c.ranks - 1)) if scene.minor >= 23 else 3
-    for channel in range(c.channels):
-        shown = c.rings.order[channel] if scene.minor >= 23 else c.rings.order[channel, :20]
+    for channel in range(c.channels.collective):
+        shown = c.channels.rings.order[channel] if scene.minor >= 23 else c.channels.rings.order[channel, :20]
         order = "".join(f" {int(rank):{width}d}" for rank in shown)
-        yield Line(0, f"Channel {channel:02d}/{c.channels:02d} :{order}"[:1020], ("INIT",))
+        yield Line(0, f"Channel {channel:02d}/{c.channels.collective:02d} :{order}"[:1020], ("INIT",))
 
 
 def _tuning(scene: Scene, rank: int) -> Iterator[Line]:
@@ -336,11 +336,11 @@ def _tuning(scene: Scene, rank: int) -> Iterator[Line]:
 
 
 def _counts(scene: Scene) -> str:
-    c = scene.communicator
-    collnet = f"{c.channels} collnet channels, " if scene.minor >= 20 else ""
-    if scene.minor == 20 and Algorithm.COLLNET_CHAIN not in c.graphs:
+    channels = scene.communicator.channels
+    collnet = f"{channels.collective} collnet channels, " if scene.minor >= 20 else ""
+    if scene.minor == 20 and Algorithm.COLLNET_CHAIN not in scene.communicator.graphs:
         collnet = "0 collnet channels, "
     return (
-        f"{c.channels} coll channels, {collnet}{c.nvls_channels} nvls channels, {c.p2p_channels} p2p channels, "
-        f"{c.p2p_channels_per_peer} p2p channels per peer"
+        f"{channels.collective} coll channels, {collnet}{channels.nvls} nvls channels, "
+        f"{channels.p2p} p2p channels, {channels.p2p_per_peer} p2p channels per peer"
     )

@@ -94,9 +94,9 @@ def send_parts(communicator: Communicator, size: int) -> tuple[int, Protocol, in
     settings = communicator.settings
     several = communicator.nodes > 1
     step = int(settings.p2p_net_chunksize if several else settings.p2p_nvl_chunksize)
-    most = max(1, communicator.p2p_channels_per_peer)
+    most = max(1, communicator.channels.p2p_per_peer)
     least = most
-    while least * communicator.ranks > communicator.p2p_channels and least > 1:
+    while least * communicator.ranks > communicator.channels.p2p and least > 1:
         least //= 2
     small, large = (step // 2, step) if several else (step // 8, 32 * step)
     channels = max(1, min(least, -(-size // small)))

@@ -119,7 +119,7 @@ class Connector:
         communicator = self.communicator
         ranks = (edges.source_seat <= Seat.RELAY) & (edges.target_seat <= Seat.RELAY)
         source, target = (np.where(ranks, end, 0).astype(np.int64) for end in (edges.source, edges.target))
-        node = communicator.node_of_rank
+        node = communicator.placement.node_of_rank
         known = ranks & (node[source] != node[target])
         nic_out = nic_in = np.full(len(edges), NONE, np.int64)
         if graph is None or not graph.channels or not graph.inter.size:
@@ -141,7 +141,7 @@ class Connector:
         NVSwitches it is the same everywhere. Between hosts it depends on their kinds and the adapters' places.
         """
         communicator, first = self.communicator, self._first_alike
-        node = communicator.node_of_rank
+        node = communicator.placement.node_of_rank
         near = ends.ranks & (node[ends.source] == node[ends.target])
         if communicator.settings.shm_disable:
             near &= False  # it may go by the host's own adapters
@@ -164,33 +164,32 @@ class Connector:
     @cached_property
     def _host_start(self) -> I64:
         """[ranks] the first node of each rank's host."""
-        start: I64 = self.fabric.host_node_start[self.fabric.node_host[self.communicator.rank_node]].astype(
-            np.int64
-        )
+        host = self.fabric.node_host[self.communicator.placement.rank_node]
+        start: I64 = self.fabric.host_node_start[host].astype(np.int64)
         return start
 
     @cached_property
     def _taken(self) -> Bool:
         """[adapters] whether NCCL takes it."""
         taken = np.zeros(len(self.fabric.nic_node), bool)
-        for host in self.communicator.host_of_node.tolist():
+        for host in self.communicator.placement.host_of_node.tolist():
             taken[list(self.transports.conditions.adapters(host))] = True
         return taken
 
     @cached_property
     def _staged(self) -> Bool:
         """[nodes] whether adapters of the host cannot reach GPU memory at all."""
-        first = np.unique(self.communicator.node_of_rank, return_index=True)[1]
+        first = np.unique(self.communicator.placement.node_of_rank, return_index=True)[1]
         return np.array([not self.transports.conditions.gpudirect(int(rank)) for rank in first])
 
     @cached_property
     def _first_alike(self) -> I64:
         """[ranks] the first rank that sits on a host seen alike as the same device."""
         communicator = self.communicator
-        hosts = communicator.host_of_node[communicator.node_of_rank]
-        view = communicator.hosts.kind_of_node[communicator.node_of_rank].astype(np.int64)
+        hosts = communicator.placement.host_of_node[communicator.placement.node_of_rank]
+        view = communicator.hosts.kind_of_node[communicator.placement.node_of_rank].astype(np.int64)
         template = self.fabric.host_template[hosts].astype(np.int64)
-        place = communicator.rank_node - self._host_start
+        place = communicator.placement.rank_node - self._host_start
         _, which, _ = _distinct([view, template, communicator.hosts.device_of_rank.astype(np.int64), place])
         first = np.full(int(which.max()) + 1, len(which), np.int64)
         np.minimum.at(first, which, np.arange(len(which)))

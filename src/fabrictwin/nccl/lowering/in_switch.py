@@ -172,8 +172,8 @@ def heads_of(communicator: Communicator, algorithm: Algorithm) -> I32:
             f"for {algorithm.name}",
             key="NCCL_ALGO",
         )
-    if algorithm == Algorithm.NVLS_TREE and communicator.nvls_trees is not None:
-        return communicator.nvls_trees.heads
+    if algorithm == Algorithm.NVLS_TREE and communicator.channels.nvls_trees is not None:
+        return communicator.channels.nvls_trees.heads
     if graph is not None and graph.intra.size:
         # the first of each of the graph's channels: all GPUs of a host of eight, up to 32 of a rack's
         first = graph.intra[:, :, 0]
@@ -203,11 +203,12 @@ def _tree(
     order = np.arange(len(heads))
     parent = np.full(len(heads), NONE, np.int64)
     if algorithm == Algorithm.NVLS_TREE:
-        between = communicator.nvls_trees
+        between = communicator.channels.nvls_trees
         if between is None:
             raise ConfigError("got NVLS tree, expected NVLS on several hosts", key="NCCL_ALGO")
         up = between.up[half][heads]
-        parent = np.where(up == NONE, NONE, communicator.node_of_rank[np.maximum(up, 0)]).astype(np.int64)
+        upper = communicator.placement.node_of_rank[np.maximum(up, 0)]
+        parent = np.where(up == NONE, NONE, upper).astype(np.int64)
         order = np.argsort([_depth(parent, i) for i in range(len(heads))], kind="stable")
     place = np.full(len(heads), NONE, np.int64)
     for node in order.tolist():

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +37,15 @@ from fabrictwin.nccl.tuning.step_costs import StepCosts, calibration, picosecond
 from fabrictwin.nccl.tuning.tuner import Choice
 from fabrictwin.program import patterns
 from fabrictwin.program.builder import ProgramBuilder
-from fabrictwin.program.program import Channels, Communication, Pattern, Program
+from fabrictwin.program.program import (
+    Channels,
+    Communication,
+    Connections,
+    Pattern,
+    Program,
+    SoftwareCosts,
+    Transport,
+)
 
 GB = 1e9
 
@@ -113,13 +120,14 @@ class Lowering:
             task,
             channels,
             algorithm=f"{algorithm.name.lower()} {protocol.name.lower()}",
-            base_ps=picoseconds(costs.base_us(algorithm, protocol, nodes=communicator.nodes)),
-            # every head's chunk is posted, awaited and reduced by itself
-            chunk_cost_ps=picoseconds(costs.inside.nvls_chunk * heads) if algorithm in IN_SWITCH[:2] else 0,
-            # a block copies the shards of all heads before it posts the first
-            copy_ps_per_byte=PS_PER_S / (copies * GB),
-            wire_bytes=wire,
-            data_bytes=data,
+            costs=SoftwareCosts(
+                base_ps=picoseconds(costs.base_us(algorithm, protocol, nodes=communicator.nodes)),
+                # every head's chunk is posted, awaited and reduced by itself
+                chunk_ps=picoseconds(costs.inside.nvls_chunk * heads) if algorithm in IN_SWITCH[:2] else 0,
+                # a block copies the shards of all heads before it posts the first
+                copy_ps_per_byte=PS_PER_S / (copies * GB),
+            ),
+            protocol=protocol,
             rate_share=costs.share(algorithm, protocol),
             connections=self.connector.connect(
                 edges,
@@ -154,20 +162,30 @@ class Lowering:
         unit = whole.channels.element_bytes
         return max(chunk * lanes // unit, 1) * unit
 
-    def _communication(self, task: Task, channels: Channels, **rest: Any) -> Communication:
+    def _communication(
+        self,
+        task: Task,
+        channels: Channels,
+        *,
+        algorithm: str,
+        costs: SoftwareCosts,
+        protocol: Protocol,
+        rate_share: float,
+        connections: Connections,
+    ) -> Communication:
         return Communication(
             name=NAMES.get(task.kind, task.kind),
             kind=task.kind,
+            algorithm=algorithm,
             size_bytes=task.size_bytes,
             groups=1,
             channels=channels,
-            root=task.root,
-            service_level=self.level,
-            **rest,
+            costs=costs,
+            transport=Transport(*WIRE_BYTES[protocol], rate_share, connections, self.level),
         )
 
     def _ring(self, task: Task, count: int) -> in_switch.Made:
-        orders = self.communicator.rings.order
+        orders = self.communicator.channels.rings.order
         index = np.arange(count) % len(orders)
         ranks = orders[index]
         n = ranks.shape[1]
@@ -190,7 +208,7 @@ class Lowering:
             raise ConfigError(
                 f"got Tree for {NAMES.get(task.kind, task.kind)}, expected an all-reduce", key="NCCL_ALGO"
             )
-        up = self.communicator.trees.up
+        up = self.communicator.channels.trees.up
         index = np.arange(count) % len(up)
         parent = up[index]
         ranks = np.broadcast_to(np.arange(parent.shape[1], dtype=np.int32), parent.shape)
@@ -255,7 +273,7 @@ class Lowering:
         wire, data = WIRE_BYTES[protocol]
         # blocks of one rank share its channels
         peers = 1 if task.kind == "send_recv" else n - 1
-        lanes = min(parts, max(1, self.communicator.p2p_channels // max(peers, 1)))
+        lanes = min(parts, max(1, self.communicator.channels.p2p // max(peers, 1)))
         rate = costs.inside.channel_gbps[protocol] * GB / PS_PER_S * lanes
         net = costs.between.send_hop
         edges = patterns.edges(channels)
@@ -263,13 +281,14 @@ class Lowering:
             task,
             channels,
             algorithm=f"sends {protocol.name.lower()}",
-            base_ps=picoseconds(
-                costs.inside.launch
-                + costs.inside.send
-                + (costs.between.base if self.communicator.nodes > 1 else 0)
+            costs=SoftwareCosts(
+                base_ps=picoseconds(
+                    costs.inside.launch
+                    + costs.inside.send
+                    + (costs.between.base if self.communicator.nodes > 1 else 0)
+                )
             ),
-            wire_bytes=wire,
-            data_bytes=data,
+            protocol=protocol,
             rate_share=costs.inside.ring_share[protocol],
             connections=self.connector.connect(
                 edges,

@@ -77,7 +77,7 @@ def _played(
         packet = grouped(packet, {"host_work": works_in_hosts(lowered, communicator.twin.fabric)})
     engine = communicator.twin.start_engine(fidelity, packet)
     stage("simulating", lambda: engine.progress)
-    trace = play(program(lowered, communicator.ranks), communicator.rank_node, engine)
+    trace = play(program(lowered, communicator.ranks), communicator.placement.rank_node, engine)
     return trace.end_op_ps - trace.start_ps, trace.counters
 
 
@@ -90,7 +90,7 @@ def _one_by_one(communicator: Communicator, lowering: Lowering, asked: Sequence[
     for done, (task, choice) in enumerate(asked):
         engine = next(engines)
         played = program([lowering(task, choice)], communicator.ranks)
-        engine.post(played.operations, played.communications, communicator.rank_node)
+        engine.post(played.operations, played.communications, communicator.placement.rank_node)
         engine.advance()
         result[done] = int(engine.ended_ps().max())
     return result
@@ -98,7 +98,7 @@ def _one_by_one(communicator: Communicator, lowering: Lowering, asked: Sequence[
 
 def _closed(communicator: Communicator, lowering: Lowering, asked: Sequence[Asked]) -> I64:
     """Sizes of one way together: the largest is bound to the fabric, the others are it with fewer bytes."""
-    forms = communicator.twin.closed_forms()
+    forms, rank_node = communicator.twin.closed_forms(), communicator.placement.rank_node
     result = np.zeros(len(asked), np.int64)
     alike: dict[tuple[object, ...], list[int]] = {}
     for i, (task, choice) in enumerate(asked):
@@ -107,11 +107,11 @@ def _closed(communicator: Communicator, lowering: Lowering, asked: Sequence[Aske
     for members in alike.values():
         if asked[members[0]][1] is None:
             # sends pick their protocol and parts by size
-            result[members] = forms.durations([lowering(*asked[i]) for i in members], communicator.rank_node)
+            result[members] = forms.durations([lowering(*asked[i]) for i in members], rank_node)
             continue
         largest = max(members, key=lambda i: asked[i][0].size_bytes)
         whole = lowering(*asked[largest])
-        terms = forms.terms(whole, communicator.rank_node)
+        terms = forms.terms(whole, rank_node)
         size = asked[largest][0].size_bytes
         for i in members:
             task, choice = asked[i]

@@ -109,7 +109,7 @@ class Transports:
         communicator = self.communicator
         if source == target:
             return Route(Transport.SELF)
-        if communicator.node_of_rank[source] == communicator.node_of_rank[target]:
+        if communicator.placement.node_of_rank[source] == communicator.placement.node_of_rank[target]:
             if communicator.direct(source, target):
                 near = communicator.path(source, target).type <= PathType.NVB
                 return Route(Transport.P2P_NVLINK if near else Transport.P2P_PCIE)
@@ -118,7 +118,7 @@ class Transports:
             if communicator.settings.net_disable_intra == 1:
                 raise SimulatedError(
                     "ncclSystemError",
-                    self.fabric.node_name(int(communicator.rank_node[source])),
+                    self.fabric.node_name(int(communicator.placement.rank_node[source])),
                     f"No transport found for rank {source} -> rank {target} (no direct access, and "
                     "NCCL_SHM_DISABLE and NCCL_NET_DISABLE_INTRA leave no other)",
                 )
@@ -126,7 +126,7 @@ class Transports:
 
     def memory(self, rank: int) -> int:
         """The processor whose memory is nearest to a rank's GPU: it crosses the fewest links to it."""
-        fabric, gpu = self.fabric, int(self.communicator.rank_node[rank])
+        fabric, gpu = self.fabric, int(self.communicator.placement.rank_node[rank])
         host = int(fabric.node_host[gpu])
         first, which = int(fabric.host_node_start[host]), int(fabric.host_template[host])
         if (which, gpu - first) not in self._memory:
@@ -157,7 +157,7 @@ class Transports:
         relayed, straight = self._side(source, nic_out, sends=True)
         proxy = communicator.proxy(source, nic_out) if relayed else source
         gdr = straight, self._side(target, nic_in, sends=False)[1]
-        out = NONE if proxy == source else int(communicator.rank_node[proxy])
+        out = NONE if proxy == source else int(communicator.placement.rank_node[proxy])
         return Route(
             Transport.NET_IB,
             out if gdr[0] else self.memory(source),
@@ -174,7 +174,7 @@ class Transports:
         Alike on all hosts of one view: looked up once for each.
         """
         communicator = self.communicator
-        node = int(communicator.node_of_rank[rank])
+        node = int(communicator.placement.node_of_rank[rank])
         relative = adapter - int(communicator.hosts.first_adapter[node])
         key = (
             int(communicator.hosts.kind_of_node[node]),
@@ -199,21 +199,21 @@ class Transports:
             for into in self.adapters(target):
                 if plane[out] == plane[into]:
                     return out, into
-        a, b = (self.fabric.node_name(int(self.communicator.rank_node[r])) for r in (source, target))
+        a, b = (self.fabric.node_name(int(self.communicator.placement.rank_node[r])) for r in (source, target))
         raise ConfigError(f"{b} cannot be reached from {a}: they are in different subnets", key="cluster")
 
     def usable(self, rank: int) -> tuple[int, ...]:
         """The adapters of a rank's host that NCCL takes."""
-        node = int(self.communicator.node_of_rank[rank])
+        node = int(self.communicator.placement.node_of_rank[rank])
         if node not in self._usable:
-            self._usable[node] = self.conditions.adapters(int(self.communicator.host_of_node[node]))
+            self._usable[node] = self.conditions.adapters(int(self.communicator.placement.host_of_node[node]))
         return self._usable[node]
 
     def adapters(self, rank: int) -> list[int]:
         """The adapters that a rank may use, its own first. Raises ConfigError for none."""
         usable = self.usable(rank)
         if not usable:
-            name = self.fabric.node_name(int(self.communicator.rank_node[rank]))
+            name = self.fabric.node_name(int(self.communicator.placement.rank_node[rank]))
             raise ConfigError(f"{name} has no adapter that NCCL takes to reach other hosts by", key="cluster")
         own = [n for n in self.communicator.adapters(rank) if n in usable]
         return list(dict.fromkeys(own)) + [n for n in usable if n not in own]
@@ -222,7 +222,7 @@ class Transports:
         """The adapter of a rank on a channel: where the channel enters its host, or leaves it; else its own."""
         usable = self.usable(rank)
         if graph is not None and graph.channels and graph.inter.size:
-            node, c = int(self.communicator.node_of_rank[rank]), channel % graph.channels
+            node, c = int(self.communicator.placement.node_of_rank[rank]), channel % graph.channels
             side = 0 if graph.intra[node, c, 0] == rank else 1
             adapter = int(graph.inter[node, c, side])
             if adapter in usable:
@@ -235,7 +235,7 @@ class Transports:
         settings, fabric = self.communicator.settings, self.fabric
         if settings.pxn_disable or not settings.p2p_pxn_level:
             return otherwise
-        hosts = fabric.node_host[self.communicator.rank_node[[source, target]]]
+        hosts = fabric.node_host[self.communicator.placement.rank_node[[source, target]]]
         here, there = (fabric.templates[t] for t in fabric.host_template[hosts])
         if (here.type, here.nic_types) != (there.type, there.nic_types):
             return otherwise

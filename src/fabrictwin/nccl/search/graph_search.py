@@ -105,7 +105,7 @@ class Search:
         size = max(asked.most, best.count)
         work = links.Work(
             left=np.array([link.bw for link in self.system.links]),
-            net_left=np.array([devices[net].bw for net in self.nets]),
+            net_left=np.array([devices[net].net.bw for net in self.nets]),
             intra=np.full((size, gpus), NONE, np.int64),
             inter=np.full((size, 2), NONE, np.int64),
             used=np.zeros((size, gpus), np.bool_),
@@ -190,7 +190,7 @@ class Search:
                 path = table(a, b)
                 kind[i, j], width[i, j] = path.type, path.bw
                 passed = [system.devices[system.links[number].to] for number in path.links]
-                if path.type == PathType.PHB and from_gpu and any(_is_intel(d.arch, d.vendor) for d in passed):
+                if path.type == PathType.PHB and from_gpu and any(d.cpu.intel for d in passed):
                     overhead[i, j] = INTEL_OVERHEAD
                 for number, far in zip(path.links, passed, strict=True):
                     link.append(number)
@@ -199,7 +199,7 @@ class Search:
                     answers = far.kind == Kind.GPU and far.capability < 80 and not from_gpu
                     back.append(system.reverse[number] if answers else NONE)
                 start.append(len(link))
-        cards = [(system.devices[net].asic, system.devices[net].port) for net in nets]
+        cards = [(system.devices[net].net.asic, system.devices[net].net.number) for net in nets]
         gpu_index = {gpu: i for i, gpu in enumerate(self.gpus)} | {NONE: NONE}
         near = np.full((max(len(nets), 1), len(self.gpus)), NONE, np.int64)
         nearest = np.zeros(near.shape, np.bool_)
@@ -221,13 +221,9 @@ class Search:
             overhead=overhead,
             pcie_bw=np.array([system.pcie_bw(gpu) for gpu in self.gpus], np.int64),
             card=np.array([cards.index(card) for card in cards], np.int64),
-            reduces=np.array([system.devices[net].coll for net in nets], np.bool_),
-            latency=np.array([system.devices[net].latency for net in nets], np.float64),
+            reduces=np.array([system.devices[net].net.coll for net in nets], np.bool_),
+            latency=np.array([system.devices[net].net.latency for net in nets], np.float64),
             local=np.array([gpu_index[table.local_gpu[net]] for net in nets], np.int64),
             near=near,
             nearest=nearest,
         )
-
-
-def _is_intel(arch: str, vendor: str) -> bool:
-    return (arch, vendor) == ("x86_64", "GenuineIntel")

@@ -84,7 +84,7 @@ def cpu_of(systems: list[System]) -> str:
     """The vendor of the processors, which NCCL's cost model goes by."""
     vendors = set()
     for system in systems:
-        cpu = system.devices[system.of(Kind.CPU)[0]]
+        cpu = system.devices[system.of(Kind.CPU)[0]].cpu
         known = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
         vendors.add("arm" if cpu.arch == "arm64" else known.get(cpu.vendor, "other"))
     return vendors.pop() if len(vendors) == 1 else "mixed"

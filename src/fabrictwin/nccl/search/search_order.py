@@ -119,10 +119,7 @@ class Relaxation:
         wanted_same, at = found.same, self.first
         try_ = replace(found, bw_intra=self.speeds[at], bw_inter=self.speeds[at])
         budget = SEARCH_STEPS_ALL if self.rules.since(19) else SEARCH_STEPS_ALL_218
-        amd = any(
-            self.system.devices[c].arch == "x86_64" and self.system.devices[c].vendor == "AuthenticAMD"
-            for c in self.system.of(Kind.CPU)[:1]
-        )
+        amd = any(self.system.devices[c].cpu.amd for c in self.system.of(Kind.CPU)[:1])
         while True:
             steps = SEARCH_STEPS_SAME if try_.same else SEARCH_STEPS
             budget -= steps

@@ -16,8 +16,9 @@ import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.catalog import hosts
 from fabrictwin.fabric.fabric import NONE, Fabric, LinkKind
-from fabrictwin.nccl.topology.system import Device, Kind, LinkClass, System, SystemBuilder
+from fabrictwin.nccl.topology.system import Device, Kind, LinkClass, NetPort, Processor, System, SystemBuilder
 
 _BPS_PER_GBPS = 8e9
 
@@ -123,24 +124,19 @@ def system_of(host_type: str, ports: tuple[float, ...], reduces: tuple[bool, ...
     reckoned: dict[int, float] = {}
     for cpu in host.nodes.names("cpu"):
         chip = catalog.chip(host.chips["cpu"]).processor
-        index = int(cpu[3:])
-        numbers[cpu] = builder.add(
-            Device(
-                Kind.CPU,
-                cpu,
-                part[cpu],
-                index,
-                arch=chip.arch if chip else "x86_64",
-                vendor=chip.vendor if chip else "",
-                family=chip.family if chip else 0,
-                model=chip.model if chip else 0,
-            )
-        )
+        numbers[cpu] = builder.add(Device(Kind.CPU, cpu, part[cpu], int(cpu[3:]), cpu=_processor(chip)))
         reckoned[numbers[cpu]] = chip.reckoned_rate.value / _BPS_PER_GBPS if chip else 0.0
         _descend(builder, host, cpu, numbers=numbers, ports=ports, reduces=reduces, part=part[cpu])
     _join_gpus(builder, host, numbers)
     builder.connect_cpus(reckoned)
     return builder.build()
+
+
+def _processor(chip: hosts.Processor | None) -> Processor:
+    """Return how a processor of the catalog names itself; without an entry it is x86 of no known vendor."""
+    if chip is None:
+        return Processor("x86_64")
+    return Processor(chip.arch, chip.vendor, chip.family, chip.model)
 
 
 def _machines(host: catalog.Host) -> dict[str, int]:
@@ -194,7 +190,8 @@ def _descend(
                 continue
             nic = host.nics[k]
             numbers[far] = builder.add(Device(Kind.NIC, nic.hca, part))
-            net = builder.add(Device(Kind.NET, nic.hca, part, k, asic=k + 1, bw=ports[k], coll=reduces[k]))
+            port = NetPort(asic=k + 1, bw=ports[k], coll=reduces[k])
+            net = builder.add(Device(Kind.NET, nic.hca, part, k, net=port))
             builder.connect(numbers[far], net, LinkClass.NET, ports[k])
         if wire == "pcie":
             builder.connect(numbers[far], numbers[above], LinkClass.PCI, _gbps(edge))

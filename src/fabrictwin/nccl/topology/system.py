@@ -38,28 +38,46 @@ class LinkClass(IntEnum):
 
 
 @dataclass(frozen=True)
+class Processor:
+    """A processor as CPUID names it; NCCL has rules for some."""
+
+    arch: str = ""
+    vendor: str = ""
+    family: int = 0
+    model: int = 0
+
+    @property
+    def intel(self) -> bool:
+        return self.arch == "x86_64" and self.vendor == "GenuineIntel"
+
+    @property
+    def amd(self) -> bool:
+        return self.arch == "x86_64" and self.vendor == "AuthenticAMD"
+
+
+@dataclass(frozen=True)
+class NetPort:
+    """A network port of an adapter, as its driver reports it."""
+
+    asic: int = 0  # adapters of one card share it
+    number: int = 1
+    bw: float = 0.0  # GB/s
+    latency: float = 0.0  # us
+    coll: bool = False  # can take part in reductions of switches
+
+
+@dataclass(frozen=True)
 class Device:
-    """One node of the graph. Fields below `part` belong to the kind that they are grouped by."""
+    """One node of the graph."""
 
     kind: Kind
     name: str
     part: int = 0  # machine of an NVLink domain
     index: int = NONE  # GPU: of the host's; CPU: NUMA node; NET: the host's adapter
-    busid: str = ""
-    # GPU
-    capability: int = 0
+    capability: int = 0  # of a GPU
     gdr: bool = True  # GPU or NET: can take part in GPUDirect RDMA
-    # CPU
-    arch: str = ""
-    vendor: str = ""
-    family: int = 0
-    model: int = 0
-    # NET
-    asic: int = 0  # adapters of one card share it
-    port: int = 1
-    bw: float = 0.0  # GB/s
-    latency: float = 0.0  # us, as the driver reports it
-    coll: bool = False  # can take part in reductions of switches
+    cpu: Processor = Processor()
+    net: NetPort = NetPort()
 
 
 @dataclass(frozen=True)
@@ -236,7 +254,7 @@ def by_itself(system: System) -> tuple[System, int, int]:
     devices = []
     for device in system.devices:
         number = max(device.index - first.get(device.kind, 0), NONE)
-        card = device.asic - first[Kind.NET] if device.kind == Kind.NET else device.asic
+        asic = device.net.asic - (first[Kind.NET] if device.kind == Kind.NET else 0)
         name = f"{device.kind.name.lower()}{number}" if number != NONE else device.kind.name.lower()
-        devices.append(replace(device, index=number, asic=card, part=0, name=name))
+        devices.append(replace(device, index=number, net=replace(device.net, asic=asic), part=0, name=name))
     return System(tuple(devices), system.links, system.out), first[Kind.GPU], first[Kind.NET]

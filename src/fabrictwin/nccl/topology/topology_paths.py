@@ -152,8 +152,7 @@ class PathTable:
         level = self.policy.p2p_level
         if level is None:
             level = PathType.PXB
-            cpu = self.system.devices[self.cpus[0]] if self.cpus else None
-            if cpu and cpu.arch == "x86_64" and cpu.vendor == "AuthenticAMD" and len(self.gpus) <= 2:
+            if self.cpus and self.system.devices[self.cpus[0]].cpu.amd and len(self.gpus) <= 2:
                 level = PathType.SYS
         return path.type <= level
 

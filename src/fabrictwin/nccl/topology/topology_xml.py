@@ -28,7 +28,7 @@ def bus_ids(system: System) -> dict[int, str]:
     for number, device in enumerate(system.devices):
         if device.kind in _CLASS:
             bus = used[device.part] = used.get(device.part, 0) + 1
-            found[number] = device.busid or f"{device.part:04x}:{bus:02x}:00.0"
+            found[number] = f"{device.part:04x}:{bus:02x}:00.0"
     return found
 
 
@@ -47,9 +47,10 @@ class _Writer:
 
     def cpu(self, number: int) -> Iterator[str]:
         device = self.system.devices[number]
-        attributes: dict[str, object] = {"numaid": device.index, "affinity": "ffffffff", "arch": device.arch}
-        if device.arch == "x86_64":
-            attributes |= {"vendor": device.vendor, "familyid": device.family, "modelid": device.model}
+        attributes: dict[str, object] = {"numaid": device.index, "affinity": "ffffffff", "arch": device.cpu.arch}
+        if device.cpu.arch == "x86_64":
+            known = device.cpu
+            attributes |= {"vendor": known.vendor, "familyid": known.family, "modelid": known.model}
         if self.system.parts > 1:
             attributes["host_hash"] = f"0x{device.part + 1:x}"
         yield from self._element(1, "cpu", attributes, self._below(number, NONE, 2))
@@ -128,14 +129,14 @@ class _Writer:
         attributes: dict[str, object] = {
             "name": device.name,
             "dev": device.index,
-            "latency": f"{device.latency:.6f}",
-            "speed": round(device.bw * 8000),
-            "port": device.port,
-            "guid": f"0x{device.asic:x}",
+            "latency": f"{device.net.latency:.6f}",
+            "speed": round(device.net.bw * 8000),
+            "port": device.net.number,
+            "guid": f"0x{device.net.asic:x}",
             "maxconn": 131072,
             "gdr": int(device.gdr),
         }
-        if device.coll:
+        if device.net.coll:
             attributes["coll"] = 1
         yield from self._element(depth, "net", attributes, iter(()))
 

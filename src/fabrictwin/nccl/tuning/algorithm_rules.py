@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fabrictwin.nccl.settings.algorithm_selection import ALGORITHMS, COLLECTIVES, PROTOCOLS
 from fabrictwin.nccl.settings.settings import Settings
-from fabrictwin.nccl.topology.graph_types import Algorithm, Graph, PathType, Protocol
+from fabrictwin.nccl.topology.graph_types import Algorithm, Graph, PathType, Pattern, Protocol
 from fabrictwin.nccl.tuning.tuning_constants import Constants
 
 A = Algorithm
@@ -20,23 +20,42 @@ Table = dict[tuple[str, Algorithm, Protocol], float]
 
 
 @dataclass(frozen=True)
+class HostHardware:
+    """GPUs and processors of a communicator's hosts, as far as the cost model tells them apart."""
+
+    capability: int  # lowest compute capability, such as 90
+    highest_capability: int
+    cpu: str  # intel, amd, arm, other or mixed
+    nvswitch: bool = False  # every host has NVSwitches
+
+    @property
+    def x86(self) -> bool:
+        return self.cpu != "arm"
+
+
+@dataclass(frozen=True)
 class CommunicatorShape:
     """A communicator as the cost model sees it."""
 
     ranks: int
     nodes: int
-    capability: int  # lowest compute capability, such as 90
-    highest_capability: int
-    cpu: str  # intel, amd, arm, other or mixed
+    local_ranks: int  # most on one host
+    hardware: HostHardware
     graphs: dict[Algorithm, Graph]
     channels: int
     nvls_channels: int
-    local_ranks: int  # most on one host
-    x86: bool = True
-    nvswitch: bool = False
-    collnet: bool = False  # switches reduce, NCCL_COLLNET_ENABLE is set and there are hosts enough
-    collnet_heads: int = 0  # adapters of a host that lead into such switches
-    split_trees: bool = True  # no host needed the plain tree pattern
+    collnet_heads: int = 0  # adapters of a host that lead into switches which reduce; 0 where CollNet is off
+
+    @property
+    def collnet(self) -> bool:
+        """Return true if switches reduce, NCCL_COLLNET_ENABLE is set and there are hosts enough."""
+        return self.collnet_heads > 0
+
+    @property
+    def split_trees(self) -> bool:
+        """Return true if no host needed the plain tree pattern."""
+        tree = self.graphs.get(Algorithm.TREE)
+        return tree is None or tree.pattern != Pattern.TREE
 
 
 def single(value: float) -> float:
@@ -84,7 +103,7 @@ def _algorithms(
             allowed[A.NVLS] = False
         if collnet_ignored and not any(allowed[a] for a in (A.RING, A.TREE, A.NVLS, A.NVLS_TREE)):
             allowed[A.RING] = allowed[A.TREE] = True
-    if not shape.nvswitch:
+    if not shape.hardware.nvswitch:
         allowed[A.COLLNET_DIRECT] = False
     return allowed
 
@@ -103,17 +122,17 @@ def _protocol(
     if protocol != P.LL128:
         return True
     # LL128 unasked only where 128 bytes are known to arrive as one
-    graph, rules = shape.graphs.get(algorithm), known.rules
+    graph, rules, capability = shape.graphs.get(algorithm), known.rules, shape.hardware.capability
     if graph is None or graph.type_intra > PathType.NVB:
         return False
     farthest = PathType.PXB
-    if shape.capability >= 90 and (settings.ll128_c2c or not rules.ll128_c2c):
+    if capability >= 90 and (settings.ll128_c2c or not rules.ll128_c2c):
         farthest = PathType.PXN
     if graph.type_inter > farthest:
         return False
-    if shape.capability != shape.highest_capability and shape.capability < rules.ll128_mixed_from:
+    if capability != shape.hardware.highest_capability and capability < rules.ll128_mixed_from:
         return False
-    return shape.capability in rules.ll128_capabilities if rules.ll128_capabilities else shape.capability >= 70
+    return capability in rules.ll128_capabilities if rules.ll128_capabilities else capability >= 70
 
 
 def thread_counts(

@@ -62,7 +62,7 @@ class Tables:
             step = 0
         correction = self.constants.tree_correction[PROTOCOLS[protocol]]
         if collective == "AllReduce" and step >= 0:
-            blackwell = rules.nvls_tree_correction and shape.capability >= 100 and shape.x86
+            blackwell = rules.nvls_tree_correction and shape.hardware.capability >= 100 and shape.hardware.x86
             known = CORRECTIONS if algorithm == A.TREE else len(correction)
             if (algorithm == A.TREE or (algorithm == A.NVLS_TREE and blackwell)) and step < known:
                 bandwidth = single(bandwidth * single(correction[step]))
@@ -73,7 +73,7 @@ class Tables:
             and shape.nodes > 1
             and nbytes // (shape.channels * shape.ranks) >= 64
         ):
-            plateau = self.constants.ring_plateau["before_ampere" if shape.capability < 80 else "later"]
+            plateau = self.constants.ring_plateau["before_ampere" if shape.hardware.capability < 80 else "later"]
             latency = single(latency * plateau)
         return single(latency + single(single(nbytes) / single(1000 * bandwidth)))
 
@@ -150,8 +150,8 @@ class _Model:
         shape, graph, rules = self.shape, self.graph, self.known.rules
         nodes, n, channels = shape.nodes, shape.ranks, graph.channels
         column = min(nodes, 3) - 1
-        row = generation(shape.capability)
-        amd = shape.cpu == "amd" or (shape.cpu == "mixed" and rules.mixed_cpu_counts_as_amd)
+        row = generation(shape.hardware.capability)
+        amd = shape.hardware.cpu == "amd" or (shape.hardware.cpu == "mixed" and rules.mixed_cpu_counts_as_amd)
         ll_max = self.known.ll_max[row if nodes == 1 else "ampere" if amd else "volta"][column]
         collnet = self.algorithm in (A.COLLNET_DIRECT, A.COLLNET_CHAIN)
         channel = single(graph.bw_intra if nodes <= 2 or collnet else graph.bw_inter)
@@ -220,7 +220,7 @@ class _Model:
         factor = single(ppn / graph.channels)  # GPUs for each adapter
         factor = single(factor - (factor - 1) / 2)
         bus = single(bus / factor)
-        return single(bus * 0.85) if shape.capability >= 90 else bus
+        return single(bus * 0.85) if shape.hardware.capability >= 90 else bus
 
     def _ratio(self) -> float:
         """Bus bandwidth to algorithm bandwidth."""
@@ -292,5 +292,5 @@ class _Model:
     def _net_overhead(self) -> float:
         if self.settings.net_overhead is not None:
             return self.settings.net_overhead * 0.001
-        table = self.known.net_overhead
-        return table[self.shape.cpu] if self.shape.x86 and self.shape.cpu in table else table["other"]
+        table, hardware = self.known.net_overhead, self.shape.hardware
+        return table[hardware.cpu] if hardware.x86 and hardware.cpu in table else table["other"]

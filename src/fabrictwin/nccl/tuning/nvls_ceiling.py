@@ -42,7 +42,7 @@ def ceiling_gbps(communicator: Communicator, algorithm: Algorithm) -> float:
 
 def _gpus_of_a_host(communicator: Communicator) -> int:
     fabric: Fabric = communicator.twin.fabric
-    return len(fabric.templates[int(fabric.host_template[int(communicator.host_of_node[0])])].gpus)
+    return len(fabric.templates[int(fabric.host_template[int(communicator.placement.host_of_node[0])])].gpus)
 
 
 def beside_chunks_gbps(ceiling: float, *, chunk_us: float, channels: int) -> float:

@@ -14,9 +14,9 @@ from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.constants import ELEMENT_BYTES, MOST_THREADS, REDUCTIONS, WARP_THREADS
 from fabrictwin.nccl.settings.algorithm_selection import COLLECTIVES
 from fabrictwin.nccl.settings.settings import Settings, read_settings
-from fabrictwin.nccl.topology.graph_types import Algorithm, Pattern, Protocol
+from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
 from fabrictwin.nccl.topology.system import Kind
-from fabrictwin.nccl.tuning.algorithm_rules import CommunicatorShape
+from fabrictwin.nccl.tuning.algorithm_rules import CommunicatorShape, HostHardware
 from fabrictwin.nccl.tuning.cost_model import GATHERS, Tables, tables
 from fabrictwin.nccl.tuning.tuning_constants import Constants
 
@@ -118,7 +118,7 @@ class Tuner:
         threshold = self.tables.thread_threshold[algorithm, protocol]
         nbytes = call.nbytes
         if algorithm == A.COLLNET_DIRECT:
-            channels = _collnet_channels(nbytes, channels, threads, max(1, shape.collnet_heads), threshold)
+            channels = _collnet_channels(nbytes, channels, threads, shape.collnet_heads, threshold)
         elif algorithm in (A.NVLS, A.NVLS_TREE):
             capped = rules.nvls_channels_capped and algorithm == A.NVLS and shape.nodes > 1
             channels = min(shape.nvls_channels, channels) if capped else shape.nvls_channels
@@ -172,24 +172,23 @@ def shape_of(communicator: Communicator) -> CommunicatorShape:
     """A communicator as the cost model sees it."""
     systems = [view.system for view in communicator.hosts.used]
     collnet = communicator.graphs.get(A.COLLNET_DIRECT)
-    tree = communicator.graphs.get(A.TREE)
-    return CommunicatorShape(
-        ranks=communicator.ranks,
-        nodes=communicator.nodes,
+    hardware = HostHardware(
         capability=communicator.compute_capability,
         highest_capability=max(
             system.devices[gpu].capability for system in systems for gpu in system.of(Kind.GPU)
         ),
         cpu=communicator.cpu,
-        x86=communicator.cpu != "arm",
-        graphs=communicator.graphs,
-        channels=communicator.channels,
-        nvls_channels=communicator.nvls_channels,
-        local_ranks=communicator.ranks_per_node,
         nvswitch=all(system.of(Kind.NVS) for system in systems),
-        collnet=collnet is not None,
+    )
+    return CommunicatorShape(
+        ranks=communicator.ranks,
+        nodes=communicator.nodes,
+        local_ranks=communicator.ranks_per_node,
+        hardware=hardware,
+        graphs=communicator.graphs,
+        channels=communicator.channels.collective,
+        nvls_channels=communicator.channels.nvls,
         collnet_heads=0 if collnet is None else len(set(collnet.intra[0, :, 0].tolist())),
-        split_trees=tree is None or tree.pattern != Pattern.TREE,
     )
 
 
@@ -212,7 +211,7 @@ def check(call: Call) -> None:
 
 
 def _able(call: Call, algorithm: Algorithm, shape: CommunicatorShape, known: Constants) -> bool:
-    """Can an algorithm do this operation on this type here?"""
+    """Return true if an algorithm can do this operation on this type here."""
     rules = known.rules
     gather = call.collective in GATHERS
     reduces = call.collective != "AllGather"

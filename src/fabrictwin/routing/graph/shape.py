@@ -15,7 +15,9 @@ FTREE_TIERS = (2, 8)
 
 
 def irregularity(switches: Switches, tiers: Tiers, *, even: bool = False) -> str:
-    """Why d-mod-k has no place for everything, or an empty string. `even`: it is known that nothing is `uneven`.
+    """Return the reason why d-mod-k has no place for everything, or an empty string.
+
+    `even`: it is known that nothing is `uneven`.
 
     It needs endpoints on the lowest tier alone, and that every switch of a tier has as many cables to each of the
     switches above that share its children as all others have.
@@ -45,7 +47,10 @@ def irregularity(switches: Switches, tiers: Tiers, *, even: bool = False) -> str
 
 
 def misfit(switches: Switches, tiers: Tiers, *, proper: bool) -> str:
-    """Why OpenSM's ftree refuses the shape, or an empty string. `proper` asks for equal numbers too."""
+    """Return the reason why OpenSM's ftree refuses the shape, or an empty string.
+
+    `proper` asks for equal numbers too.
+    """
     lowest = int(tiers.rank.max(initial=0))
     if not FTREE_TIERS[0] <= lowest + 1 <= FTREE_TIERS[1]:
         return f"it has {lowest + 1} tiers, expected {FTREE_TIERS[0]} to {FTREE_TIERS[1]}"

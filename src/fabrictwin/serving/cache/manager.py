@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fabrictwin.kernel.codes import NONE
 from fabrictwin.serving.cache.hits import Hit, PrefixSearch, window_blocks
 from fabrictwin.serving.cache.pool import NO_BLOCK, BlockPool
 from fabrictwin.serving.scheduler.release import Release
-from fabrictwin.serving.scheduler.request import NONE, Request
+from fabrictwin.serving.scheduler.request import Request
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ class SendTimes(_Table):
         for lowering, communicator in zip(self._lowerings, self._communicators, strict=True):
             # to gather at the second of two ranks is one send of half the size
             played = program([lowering(Task("gather", 2 * size_bytes, ELEMENT_BYTES, root=1))], 2)
-            engine.post(played.operations, played.communications, communicator.rank_node)
+            engine.post(played.operations, played.communications, communicator.placement.rank_node)
             starts.append(starts[-1] + len(played.operations))
         engine.advance()
         ended = engine.ended_ps()

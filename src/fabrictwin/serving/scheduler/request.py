@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from enum import IntEnum
 
-NONE = -1
+from fabrictwin.kernel.codes import NONE
 
 BlockKeys = Callable[[int, int], list[int]]
 """Identities of a request's full blocks `start` to `stop`, non-negative. Two blocks have one identity if and

@@ -15,11 +15,12 @@ structured output, streaming input.
 
 from __future__ import annotations
 
+from fabrictwin.kernel.codes import NONE
 from fabrictwin.serving.cache.manager import KvCache
 from fabrictwin.serving.scheduler.batch import Batch, Returned
 from fabrictwin.serving.scheduler.config import SchedulerConfig
 from fabrictwin.serving.scheduler.release import Release
-from fabrictwin.serving.scheduler.request import NONE, Remote, Request, Status
+from fabrictwin.serving.scheduler.request import Remote, Request, Status
 from fabrictwin.serving.scheduler.step_plan import StepPlan
 from fabrictwin.serving.scheduler.waiting import waiting_queue
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from fabrictwin.kernel.codes import NONE
 from fabrictwin.serving.cache.hits import Hit
 from fabrictwin.serving.cache.manager import KvCache
 from fabrictwin.serving.scheduler.batch import Batch
 from fabrictwin.serving.scheduler.config import SchedulerConfig
 from fabrictwin.serving.scheduler.release import Release
-from fabrictwin.serving.scheduler.request import NONE, Remote, Request, Status
+from fabrictwin.serving.scheduler.request import Remote, Request, Status
 from fabrictwin.serving.scheduler.waiting import WaitingQueue
 
 

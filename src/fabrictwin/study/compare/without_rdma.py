@@ -37,8 +37,9 @@ def over_sockets(prepared: Prepared) -> Prepared:
             return communication
         connections = Connector(transports).connect(edges, hops_us)
         # a job's steps carry their own cost already
-        cost = np.maximum(connections.cost_ps, communication.step_cost_ps)
-        return replace(communication, connections=replace(connections, cost_ps=cost))
+        cost = np.maximum(connections.cost_ps, communication.costs.step_ps)
+        connections = replace(connections, cost_ps=cost)
+        return replace(communication, transport=replace(communication.transport, connections=connections))
 
     program = replace(
         prepared.job.program,

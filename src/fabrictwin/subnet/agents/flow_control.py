@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fabrictwin.fabric.fabric import NONE
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.subnet.agents.notices import Notices
 from fabrictwin.subnet.agents.port_states import PortStates
 from fabrictwin.subnet.wire.fields import Field
@@ -61,7 +62,7 @@ class FlowControl:
         symbols = WATCHDOG_SYMBOLS
         if trap == OVERRUN:
             symbols = UPDATE_SYMBOLS * max(1, _OVERRUN_ERRORS.get(self.state.info, 64 * slot))
-        return symbols * 8 * 10**12 // lane_rate_bps(built[1])
+        return symbols * 8 * PS_PER_S // lane_rate_bps(built[1])
 
     def advance(self, now_ps: int) -> None:
         """Count what happened until now, and tell of it."""

@@ -7,6 +7,7 @@ masters meet when two parts of a subnet are joined; the lower yields.
 
 from __future__ import annotations
 
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.subnet.agents.mad_routing import Frame
 from fabrictwin.subnet.manager.mad_transport import HERE, Transport, get, put
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
@@ -17,7 +18,7 @@ from fabrictwin.subnet.wire.smp import AttributeId, Capability, NodeInfo, SmInfo
 
 # modifiers of a Set of SMInfo
 HANDOVER, ACKNOWLEDGE, DISABLE, STANDBY, DISCOVER = 1, 2, 3, 4, 5
-POLL_PS = 10**12
+POLL_PS = PS_PER_S
 
 
 class Election:

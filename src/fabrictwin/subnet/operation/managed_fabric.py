@@ -28,6 +28,7 @@ import numpy.typing as npt
 from fabrictwin.base.arrays import U8
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.kernel.codes import NEVER as NEVER
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.routing.port_settings import PortSettings
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.agents.mad_routing import Frame
@@ -44,7 +45,7 @@ from fabrictwin.subnet.serve.console import obey
 from fabrictwin.subnet.serve.endpoint import Endpoint
 from fabrictwin.subnet.wire.smp import PortState
 
-SWEEP_PS = 10 * 10**12  # as often as OpenSM sweeps
+SWEEP_PS = 10 * PS_PER_S  # as often as OpenSM sweeps
 MOST_ROUNDS = 64  # sweeps in a row: a fabric whose ports never come to rest is left as it is
 
 

@@ -22,10 +22,10 @@ from typing import IO
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.subnet.serve.credentials import bind_abstract, is_own_user, receive_with_sender
 from fabrictwin.subnet.serve.endpoint import CLIENTS, CONTROL_BYTES, FRAME_BYTES, Endpoint, Message
 
-PS_PER_S = 10**12
 TRAP_POLL_S = 0.2
 QUEUE_FRAMES = 4096  # for a client that does not read; beyond it frames are lost, as on a wire
 READ_AT_ONCE = 64  # datagrams of one socket before the others' turn

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, IntFlag
 
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.subnet.wire.fields import MadError
 from fabrictwin.subnet.wire.header import SA_DATA_BYTES, SaMad
 
@@ -20,7 +21,7 @@ PAYLOAD_BYTES = SA_DATA_BYTES + SA_HEADER_BYTES
 
 FIRST_WINDOW = 1  # until the receiver has said how much it takes
 WINDOW = 16  # what this receiver takes
-RESPONSE_TIMEOUT_PS = 2 * 10**12
+RESPONSE_TIMEOUT_PS = 2 * PS_PER_S
 RETRIES = 3
 LARGEST_TABLE_BYTES = 64 * 1024 * 1024
 

@@ -21,6 +21,7 @@ from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.cluster.spec.calibration_file import CollectiveCorrections
 from fabrictwin.cluster.spec.packet_section import Packet
 from fabrictwin.engines.packet.packet_options import PacketOptions
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.nccl.communicator.communicator import Communicator, initialise
 from fabrictwin.nccl.constants import ELEMENT_BYTES, REDUCTIONS
 from fabrictwin.nccl.lowering.queue_pair_options import packet_options
@@ -222,7 +223,7 @@ class Run:
 
     def row(self, plan: Plan, time_ps: int, wrong: int | None) -> Row:
         size = 0 if plan.task is None else plan.task.size_bytes
-        rate = size / (time_ps / 1e12) / 1e9 if time_ps else 0.0
+        rate = size / (time_ps / PS_PER_S) / 1e9 if time_ps else 0.0
         return Row(
             size_bytes=size,
             count=plan.count,
@@ -305,6 +306,6 @@ def prepare(
     from fabrictwin.nccl.tuning.tuner import tuner
 
     communicator = initialise(twin, rank_node, settings=settings, version=str(settings.release), strict=False)
-    sockets = communicator.network == SOCKET
+    sockets = communicator.network.name == SOCKET
     modelled = packet_options(packet, twin.fabric.technology, settings, seed=seed, sockets=sockets)
     return Run(options, communicator, tuner(communicator), modelled, corrections)

@@ -71,7 +71,7 @@ class Checker:
             self.sample = whole
             if whole.ranks > MOST_RANKS:
                 hosts = max(2, MOST_RANKS // whole.ranks_per_node)
-                members = whole.rank_node[whole.node_of_rank < hosts]
+                members = whole.placement.rank_node[whole.placement.node_of_rank < hosts]
                 self.sample = initialise(whole.twin, members, settings=whole.settings, version=whole.version)
             self._lowering = Lowering(self.sample)
         return self._lowering

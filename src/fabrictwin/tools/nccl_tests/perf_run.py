@@ -34,7 +34,7 @@ def play(
     log = Log(settings, processes, out)
     scene = Scene(run.communicator, settings, transports, processes, run.tuner)
     connections = Connections(scene)
-    failed = run.communicator.failure
+    failed = run.communicator.network.failure
     out.write(perf_text.opening(run, source=source, fidelity=fidelity, reduced=reduced))
     try:
         if log.level:

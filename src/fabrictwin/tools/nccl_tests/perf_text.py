@@ -57,7 +57,7 @@ def opening(run: Run, *, source: str, fidelity: str, reduced: bool) -> str:
         f"# nccl-tests version {TESTS_VERSION} nccl-headers={code} nccl-library={code}",
         f"# Collective test starting: {options.test.program}",
         f"# Simulated by fabrictwin {__version__}: {source}, {run.ranks} GPUs on "
-        f"{len(set(run.communicator.host_of_node.tolist()))} hosts, fidelity {fidelity}",
+        f"{len(set(run.communicator.placement.host_of_node.tolist()))} hosts, fidelity {fidelity}",
         f"# nThread {options.threads} nGpus {options.gpus} minBytes {options.min_bytes} "
         f"maxBytes {options.max_bytes} step: {step} warmup iters: {options.warmup} "
         f"iters: {options.iterations} agg iters: 1 validation: {options.check} graph: 0 unalign: 0",
@@ -78,7 +78,7 @@ def devices(run: Run, options: Options) -> Iterator[dict[str, Any]]:
     processes = Processes(communicator, options.gpus * options.threads)
     fabric = communicator.twin.fabric
     for rank in range(min(run.ranks, MOST_DEVICES)):
-        node = int(communicator.rank_node[rank])
+        node = int(communicator.placement.rank_node[rank])
         device = processes.device(rank)
         bus = (0x1B + 0x10 * device) % 256
         yield {
@@ -146,7 +146,7 @@ def ranges(run: Run, rows: Sequence[Row]) -> dict[str, ErrorRange]:
     known = error_ranges("collective")
     fabric = run.communicator.twin.fabric
     gpu = fabric.templates[0].gpu_type
-    hosts = len(set(run.communicator.host_of_node.tolist()))
+    hosts = len(set(run.communicator.placement.host_of_node.tolist()))
     first = COLLECTIVE.known if gpu in known.compared["gpus"] else COLLECTIVE.without_hardware
     outside = []
     if first != COLLECTIVE.known:

@@ -35,6 +35,7 @@ from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.fabric.driver_times import driver_times
 from fabrictwin.fabric.fabric import NONE, Fabric
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.tools.perftest.perftest_addresses import Address, addresses
 from fabrictwin.tools.perftest.perftest_hosts import End, find_end
 from fabrictwin.tools.perftest.perftest_options import ATOMICS, CONNECTIONS, RX_DEPTH, PerftestOptions, Verb
@@ -286,10 +287,12 @@ class _Stream(_Loop):
                 engine.add_receives(flow, -RX_DEPTH)
         last = max(times[-1] for times in completed.values())
         bits = 8 * self.size
-        average = self.wanted * bits / (last - began) * 1e12
+        average = self.wanted * bits / (last - began) * PS_PER_S
         posts, ends = (np.sort(np.concatenate(list(times.values()))) for times in (posted, completed))
         peak = _peak(posts, ends) * bits
-        return Bandwidth(self.size, self.rounds, max(peak, average), average, self.wanted / (last - began) * 1e12)
+        return Bandwidth(
+            self.size, self.rounds, max(peak, average), average, self.wanted / (last - began) * PS_PER_S
+        )
 
 
 def _peak(posted: npt.NDArray[np.int64], completed: npt.NDArray[np.int64]) -> float:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.arrays import I32, I64, starts_of
+from fabrictwin.base.grouped import grouped
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.faults import HostCause, host_causes
 from fabrictwin.cluster.spec.calibration_file import CollectiveCorrections
@@ -99,13 +100,15 @@ class Library:
             parts.append(self._copied(lower(known), groups[members]))
         whole = parts[0]
         if len(parts) > 1:
-            whole = replace(
-                whole,
-                channels=_joined_channels([part.channels for part in parts]),
-                connections=_joined([part.connections for part in parts if part.connections is not None]),
-                # what is charged once for all is the slowest's
-                base_ps=max(part.base_ps for part in parts),
-                rate_share=min(part.rate_share for part in parts),
+            used = [part.transport.connections for part in parts]
+            whole = grouped(
+                replace(whole, channels=_joined_channels([part.channels for part in parts])),
+                {
+                    "connections": _joined([each for each in used if each is not None]),
+                    # what is charged once for all is the slowest's
+                    "base_ps": max(part.costs.base_ps for part in parts),
+                    "rate_share": min(part.transport.rate_share for part in parts),
+                },
             )
         return replace(whole, name=name, groups=len(groups))
 
@@ -141,11 +144,12 @@ class Library:
         channels, count = one.channels, len(groups)
         switches = channels.seats == Seat.SWITCH
         ranks = np.where(switches, channels.ranks, groups[:, np.where(switches, 0, channels.ranks)])
-        connections = None if one.connections is None else self._moved(one.connections, channels, groups)
-        copies = _joined_channels([channels] * count)
-        return replace(
-            one, channels=replace(copies, ranks=ranks.reshape(-1).astype(np.int32)), connections=connections
-        )
+        transport = one.transport
+        if transport.connections is not None:
+            moved = self._moved(transport.connections, channels, groups)
+            transport = replace(transport, connections=moved)
+        copies = replace(_joined_channels([channels] * count), ranks=ranks.reshape(-1).astype(np.int32))
+        return replace(one, channels=copies, transport=transport)
 
     def _moved(self, how: Connections, channels: Channels, groups: I64) -> Connections:
         """Connections of the first group as each has them, one after the other: alike adapters and processors."""

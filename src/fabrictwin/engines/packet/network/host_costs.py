@@ -64,7 +64,7 @@ def host_work(fabric: Fabric) -> HostWork:
 def works_in_hosts(communications: Iterable[Communication], fabric: Fabric) -> bool:
     """Tell whether bytes of one of them pass host memory or cost a processor's time."""
     for communication in communications:
-        how = communication.connections
+        how = communication.transport.connections
         if how is None:
             continue
         through = np.concatenate([how.out, how.into])
