@@ -195,6 +195,28 @@ WORKLOADS = {
         Traffic(220, 12, stops=0.3, turns=0.2, prefixes=2, prefix_tokens=200),
         NEW,
     ),
+    # several requests that are preempted with chunks in flight wait together until these are back
+    "pipeline-windows": Workload(
+        Settings(
+            920,
+            max_num_batched_tokens=1024,
+            windows=(0, 512),
+            long_prefill_token_threshold=256,
+            pipeline_parallel_size=3,
+        ),
+        Traffic(
+            34,
+            18,
+            prompt=(34, 3000),
+            prefixes=5,
+            prefix_tokens=300,
+            turns=0.4,
+            repeats=0.2,
+            priorities=4,
+            seed=105,
+        ),
+        NEW,
+    ),
     "pipeline-one-runner": Workload(
         Settings(600, pipeline_parallel_size=2, async_scheduling=True),
         Traffic(150, 12, stops=0.3, repeats=0.2, prefixes=2, prefix_tokens=200),

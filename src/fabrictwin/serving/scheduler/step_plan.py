@@ -197,7 +197,7 @@ class StepPlan:
                 break
             scheduler.waiting.pop()
             self._admit(request, computed, tokens, padded)
-        for request in passed:
+        for request in reversed(passed):  # they keep their order at the head of the queue
             scheduler.waiting.put_back(request)
         if not self._holds:
             scheduler.capacity_bound = len(scheduler.waiting) > len(scheduler.passed)
