@@ -73,6 +73,18 @@ def _patched_group(original: Any) -> Any:
     return new_group
 
 
+def _patched_recv(original: Any) -> Any:
+    def recv(tensor: Any, src: Any = None, group: Any = None, tag: int = 0, group_src: Any = None) -> Any:
+        asked = group or dist.group.WORLD
+        if src is not None or group_src is not None or dist.distributed_c10d._rank_not_in_group(asked):
+            return original(tensor, src, group, tag, group_src)
+        work = backend_of(asked).recv_anysource([tensor], tag)  # c10d's wrapper of it does not know the sender
+        work.wait()
+        return dist.get_global_rank(asked, work._source_rank())
+
+    return recv
+
+
 def _monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
     """Meet on a group, as torch.distributed offers it on gloo alone."""
     asked = group or dist.group.WORLD
@@ -103,6 +115,7 @@ def main() -> None:
     autoload.register()
     dist.init_process_group = dist.distributed_c10d.init_process_group = _patched(dist.init_process_group)
     dist.new_group = dist.distributed_c10d.new_group = _patched_group(dist.new_group)
+    dist.recv = dist.distributed_c10d.recv = _patched_recv(dist.recv)
     dist.monitored_barrier = dist.distributed_c10d.monitored_barrier = _monitored_barrier
     torch.compile = eager  # type: ignore[assignment]
     register_optimizer_step_pre_hook(_join)

@@ -154,9 +154,18 @@ def _answers(gpu: ModelledGpu) -> dict[str, Any]:
 
 def answer(gpu: ModelledGpu) -> None:
     """Let torch.cuda answer for the modelled GPU, and what takes devices take the CPU."""
-    for name, value in _answers(gpu).items():
+    answers = _answers(gpu)
+    for name, value in answers.items():
         setattr(torch.cuda, name, value)
     model_streams()
+    # the names of any accelerator, which a build for CUDA would ask of its driver
+    for name, value in (
+        ("device_count", answers["device_count"]),
+        ("current_device_index", answers["current_device"]),
+        ("set_device_index", answers["set_device"]),
+        *((name, getattr(torch.cuda, name)) for name in ("current_stream", "set_stream", "synchronize")),
+    ):
+        setattr(torch.accelerator, name, value)
     for name in ("range_push", "range_pop", "mark"):
         setattr(torch.cuda.nvtx, name, lambda *_, **__: None)
     _let_devices_be_here()

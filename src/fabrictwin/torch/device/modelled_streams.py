@@ -52,6 +52,10 @@ class Stream:
         """Let the host wait."""
         self.record_event().synchronize()
 
+    def is_capturing(self) -> bool:
+        """Return false: CUDA graphs are refused."""
+        return False
+
     def query(self) -> bool:
         """Return true: the host never finds work unfinished."""
         return True
