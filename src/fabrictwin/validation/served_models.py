@@ -215,7 +215,8 @@ def served_text(measured: Measured, found: Iterable[Answer], *, every: bool = Fa
         lines += ["", "  rows: TP, DP, concurrency, tokens in and out, then TPOT and TTFT in ms"]
         lines += [
             f"    {one.row.machine:<{width}}  {one.row.tp} {one.row.dp} {one.row.concurrency:5d}"
-            f" {one.row.input:6d} {one.row.output:5d}  {one.tpot_ms:8.2f} for {one.row.tpot_ms:8.2f} ({one.tpot_error:+.1%})"
+            f" {one.row.input:6d} {one.row.output:5d}"
+            f"  {one.tpot_ms:8.2f} for {one.row.tpot_ms:8.2f} ({one.tpot_error:+.1%})"
             f"  {one.ttft_ms:9.1f} for {one.row.ttft_ms:9.1f} ({one.ttft_error:+.1%})"
             for one in found
         ]
