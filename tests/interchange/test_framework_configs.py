@@ -114,6 +114,8 @@ def test_megatron_model_is_that_of_its_config_file() -> None:
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", "sharding", "zero-3"),
         ("--ddp-bucket-size 1000", "overlap", {"bucket": "4000 B"}),
         ("--attention-backend unfused", "attention", "materialised"),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", "loss", "fused"),
+        ("--lr 1", "software", "megatron-lm"),
     ],
 )
 def test_megatron_arguments_become_their_keys(extra: str, key: str, value: object) -> None:
@@ -199,6 +201,7 @@ def test_deepspeed_zero_and_its_buckets() -> None:
         zero_optimization={"stage": 1, "overlap_comm": True}, data_types={"grad_accum_dtype": "fp32"}
     )
     assert first.training["overlap"] == {"gradients": True, "bucket": "2000000000 B"}
+    assert not {"software", "loss"} & first.training.keys()  # DeepSpeed's steps were not compared
     assert deepspeed(zero_optimization={"stage": 3, "mics_shard_size": 8}).training["sharding"]["ranks"] == 8
 
 
@@ -255,7 +258,31 @@ def test_torchtitan_llama_3() -> None:
     assert (section["precision"], section["scaling"], section["recompute"]) == ("fp8", "current", "full")
     assert section["sharding"] == {"strategy": "fsdp"}
     assert "kernels" not in section
+    assert (section["software"], section["loss"], section["recompute_ends_early"]) == (
+        "torchtitan",
+        "compiled",
+        True,
+    )
     assert [(one.key, one.line) for one in found.unused] == [("metrics.log_freq", 17)]
+
+
+def test_torchtitan_compiles_the_components_that_are_named() -> None:
+    eager = titan(rest='[compile]\nenable = true\ncomponents = ["model"]').training
+    assert (eager["loss"], eager.get("kernels")) == ("eager", None)
+    assert titan().training["loss"] == "eager"
+    with pytest.raises(ConfigError, match=r"compile.components: got 'loss', expected a list"):
+        titan(rest='[compile]\ncomponents = "loss"')
+
+
+def test_torchtitan_recomputes_to_the_end_where_it_says_so() -> None:
+    text = (
+        '[model]\nflavor = "8B"\n[training]\nseq_len = 8192\n'
+        '[activation_checkpoint]\nmode = "full"\nearly_stop = false\n'
+    )
+    found = read_text_config(text, "t.toml")
+    assert found.training["recompute_ends_early"] is False
+    assert found.assumed == ()
+    assert "ends early" in titan().assumed[0]
 
 
 def test_torchtitan_hybrid_sharding_and_pipelines() -> None:
@@ -309,12 +336,21 @@ def test_nemo_by_its_own_names() -> None:
     section = found.training
     assert (section["model"]["model_type"], section["model"]["intermediate_size"]) == ("llama", 2048)
     assert (section["precision"], section["recompute"], section["sharding"]) == ("fp8", "selective", "zero-1")
-    assert (section["sequence"], section["global_batch"]) == (4096, 8)
+    assert (section["sequence"], section["global_batch"], section["software"]) == (4096, 8, "nemo")
     assert [one.key for one in found.unused] == [
         "trainer.devices",
         "model.max_position_embeddings",
         "model.optim.lr",
     ]
+
+
+def test_megatron_bridge_is_told_from_nemo() -> None:
+    model = "\n".join(f"  {line.strip()}" for line in NEMO.splitlines()[4:] if "optim" not in line)
+    bridge = (
+        f"train: {{micro_batch_size: 4, global_batch_size: 8}}\nmixed_precision: {{bf16: true}}\nmodel:\n{model}\n"
+    )
+    found = read_text_config(bridge.replace("${.encoder_seq_length}", "4096"), "b.yaml", Beside(vocabulary=32000))
+    assert (found.framework, found.training["software"]) == ("Megatron-Bridge", "megatron-bridge")
 
 
 def test_nemo_references_that_lead_nowhere_are_named() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -113,6 +114,15 @@ class Up:
             )
         )  # fmt: skip
         return self.wait_for(log, wait_for, seconds)
+
+    def sweep_again(self, log: Path, seconds: float = 120) -> None:
+        """Have the OpenSM that was started last sweep once more (SIGHUP), and wait until it is done."""
+        done = log.read_text(errors="replace").count("SUBNET UP")
+        self._programs[-1].send_signal(signal.SIGHUP)
+        until = time.monotonic() + seconds
+        while log.read_text(errors="replace").count("SUBNET UP") == done:
+            assert time.monotonic() < until, f"no second sweep in {seconds} s"
+            time.sleep(0.2)
 
     @staticmethod
     def wait_for(log: Path, lines: str, seconds: float = 120) -> Path:

@@ -108,7 +108,7 @@ def test_quantiles_are_of_absolute_errors():
     assert some.quantile(0.5) == pytest.approx(0.2)
     assert some.quantile(0.95) == pytest.approx(0.4)
     assert of(-0.1, 0.3, 0.2).bias == pytest.approx(0.2)
-    assert len(DIMENSIONS) == 5
+    assert len(DIMENSIONS) == 6
 
 
 def test_what_is_left_out_has_a_name():

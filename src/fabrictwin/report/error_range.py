@@ -16,6 +16,8 @@ from fabrictwin.base.units import format_time
 from fabrictwin.catalog.error_ranges import BETWEEN_HOSTS, ONE_DOMAIN, STEP, ErrorRange, error_ranges
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.report.result import RunResult
+from fabrictwin.workload.model.huggingface_families import read_model
+from fabrictwin.workload.model.model_sizes import Model
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,13 @@ class StepCase:
     ranks: int
     hosts: int
     training: Mapping[str, Any]
+    one_framework: bool = False  # experts or state-space layers, whose constants are of Megatron-Bridge's steps
 
 
-def step_case(fabric: Fabric, ranks: int, hosts: int, training: Mapping[str, Any]) -> StepCase:
+def step_case(fabric: Fabric, ranks: int, hosts: int, training: Mapping[str, Any], model: Model) -> StepCase:
     """Return the case of a job on a fabric."""
-    return StepCase(fabric.templates[0].gpu_type, ranks, hosts, training)
+    one_framework = model.experts is not None or model.mamba is not None
+    return StepCase(fabric.templates[0].gpu_type, ranks, hosts, training, one_framework)
 
 
 def run_range(result: RunResult) -> ErrorRange | None:
@@ -41,7 +45,8 @@ def run_range(result: RunResult) -> ErrorRange | None:
     hosts = len(np.unique(result.fabric.node_host[result.job.rank_node]))
     calibration = result.asked.resolved.get("calibration")
     keys = {**training, "calibration": calibration}
-    return step_range(step_case(result.fabric, result.job.program.ranks, hosts, keys))
+    model = read_model(training["model"], name="model")
+    return step_range(step_case(result.fabric, result.job.program.ranks, hosts, keys, model))
 
 
 def step_range(case: StepCase) -> ErrorRange:
@@ -67,6 +72,10 @@ def step_range(case: StepCase) -> ErrorRange:
     if case.training.get("offload", {}).get("optimizer"):
         outside.append("no published step with its optimizer on the host was compared")
     if not calibrated:
+        if case.one_framework:
+            outside.append(
+                "no published step with experts or state-space layers but Megatron-Bridge's was compared"
+            )
         features: tuple[str, ...] = (STEP.without_software,)
     elif case.gpu in known["gpus"]:
         features = (STEP.known, span)

@@ -104,7 +104,8 @@ def _range(spec: Spec, twin: Twin, candidate: Candidate) -> ErrorRange:
     training = with_layout(spec, candidate).validate_section("workload", Workload).training
     known = spec.calibration
     keys = {**training.model_dump(mode="json"), "calibration": None if known is None else known.model_dump()}
-    return step_range(step_case(twin.fabric, len(hosts), len(np.unique(hosts)), keys))
+    case = step_case(twin.fabric, len(hosts), len(np.unique(hosts)), keys, training.read_model(spec.folder))
+    return step_range(case)
 
 
 def _step(fidelity: str, spec: Spec) -> tuple[int, float, float] | None:

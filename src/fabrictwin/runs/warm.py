@@ -23,7 +23,7 @@ def warm(stage: Stage = silent) -> Path:
     jobs = list(small_jobs())
     for at, spec in enumerate(jobs):
         stage(f"compiling for fidelity {spec.run.fidelity} over {spec.name}", at / len(jobs))
-        predict(spec)
+        predict(spec, what_if=True)  # as the command line asks
     stage("compiling for single messages", 1.0)
     messages: tuple[Fidelity, ...] = ("flow", "packet")
     for fidelity in messages:

@@ -1,10 +1,10 @@
 """Errors of training steps on rows that were held out, by what they have in common.
 
-All rows of one hardware, series, release or model family are left out in turn, or of one hardware, release and
-model together; every constant that rests on one of them is fitted again to what is left (`training_fit`), and
-predicts them. A constant that is left without rows has the value that leaves it without effect. Beside the errors
-stands how many constants were fitted to how many rows, and how often the twin puts two layouts of one model on the
-same GPUs in the wrong order.
+All rows of one hardware, series, framework, release or model family are left out in turn, or of one hardware,
+release and model together; every constant that rests on one of them is fitted again to what is left
+(`training_fit`), and predicts them. A constant that is left without rows has the value that leaves it without
+effect. Beside the errors stands how many constants were fitted to how many rows, and how often the twin puts two
+layouts of one model on the same GPUs in the wrong order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fabrictwin.base.progress import Stage
 from fabrictwin.catalog.step_shares import step_shares
 from fabrictwin.validation.published_data import Measurements
 from fabrictwin.validation.training_cases import Case
-from fabrictwin.validation.training_fit import Fitter, changed, values_of
+from fabrictwin.validation.training_fit import Fitter, by_single_rows, changed, values_of
 from fabrictwin.validation.training_judge import Answers, Outcome, pairs
 
 _RELEASE = re.compile(r"\d+\.\d+(?:\.\d+)?(?= )")
@@ -40,11 +40,18 @@ def family_of(case: Case) -> str:
     return found[0] if found else case.row.model
 
 
+def framework_of(case: Case) -> str:
+    """Return the framework that a row's spec names, or its series."""
+    named = ((case.spec.workload if case.spec else None) or {}).get("training", {}).get("software")
+    return str(named or case.row.set)
+
+
 DIMENSIONS: Mapping[str, Callable[[Case], str]] = {
     "hardware": lambda case: case.hardware,
     "series": lambda case: case.row.set,
     "release": release_of,
     "model family": family_of,
+    "framework": framework_of,
     "hardware, release and model": lambda case: f"{case.hardware}, {release_of(case)}, {case.row.model}",
 }
 
@@ -92,7 +99,8 @@ class Freedom:
     constants: int
     fitted_rows: int
     judging_rows: int
-    shares: int = 0  # of GPUs and frameworks, fitted to all rows with a prior
+    shares: int = 0  # of GPUs and frameworks, with a prior
+    shared_rows: int = 0  # that these were fitted to
 
 
 def freedom(measurements: Measurements, outcomes: Iterable[Outcome]) -> Freedom:
@@ -104,6 +112,7 @@ def freedom(measurements: Measurements, outcomes: Iterable[Outcome]) -> Freedom:
         sum(len(one.rows) for one in declared),
         sum(not o.case.calibrates for o in counted),
         1 + len(step_shares().gpus) + len(step_shares().software),
+        sum(not by_single_rows(measurements, o.case) for o in counted),
     )
 
 

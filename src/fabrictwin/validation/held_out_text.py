@@ -32,11 +32,13 @@ kernels are off by on shapes that were held out stands in [kernels](kernels.md),
 `run`, `plan`, `nccl-tests` and `serve` print the range that half and that nine in ten of like cases lie in,
 from the errors of rows that were held out and never from the fit. Cases are alike by what is known of them
 (steps on that GPU were compared; the software is one of those that were, or its `compute_share` was measured), by
-whether they stay inside one host or rack, of collectives by size. Quantiles are wider where few machines or
-releases are behind them, and a case outside of all that was compared says so. `--write-ranges
-src/fabrictwin/catalog/data/error_ranges.yaml` makes the file that they stand in (a quarter of an hour:
-collectives are fitted again without each series and each hardware). The last table says how many held-out rows
-lie in ranges that were made without them and all of their machine or release.
+whether they stay inside one host or rack, of collectives by size. Where the software is not known they are steps
+of each framework with all others' shares; those with experts or state-space layers are no part of them, because
+their constants rest on rows of Megatron-Bridge alone, and an answer says so. Quantiles are wider where few
+machines or releases are behind them, and a case outside of all that was compared says so.
+`--write-ranges src/fabrictwin/catalog/data/error_ranges.yaml` makes the file that they stand in (a quarter of an
+hour: collectives are fitted again without each series and each hardware). The last table says how many held-out
+rows lie in ranges that were made without them and all of their machine or release.
 """
 
 
@@ -59,7 +61,8 @@ def held_out_text(found: list[HeldOut], counted: Freedom) -> str:
     lines.append(
         f"  {counted.constants} constants were fitted to {counted.fitted_rows} rows;"
         f" {counted.judging_rows} others judge them;"
-        f" {counted.shares} shares of GPUs and frameworks, with priors, to all rows but those left out"
+        f" {counted.shares} shares of GPUs and frameworks, with priors,"
+        f" to the {counted.shared_rows} rows on which no constant acts, but those left out"
     )
     lines += ["", *_coverage_lines()]
     return "\n".join(lines) + "\n"

@@ -134,6 +134,12 @@ def acts_on(name: str, case: Case) -> bool:
     return True
 
 
+def by_single_rows(measurements: Measurements, case: Case) -> bool:
+    """Return true if a constant that was fitted to single rows acts on a row."""
+    declared = measurements.texts.sets[case.row.set].calibrated_from
+    return any(acts_on(name, case) for one in declared for name in one.constants)
+
+
 def least_squares(residuals: Callable[[F64], F64], start: F64, most: F64) -> F64:
     """The point of least sum of squared residuals, by Gauss-Newton from `start`, at most `most`."""
     at, now = start, residuals(start)
@@ -164,12 +170,7 @@ class Fitter:
     def tilted(self) -> list[Tilted]:
         """Rows that shares are fitted to, around the catalog's: those on which no constant of single rows acts."""
         self.stage("rows at two shares")
-        declared = [(of, name) for of, one in self.declared() for name in one.constants]
-        rows = [
-            case
-            for case in self.cases
-            if not any(case.row.set == of and acts_on(name, case) for of, name in declared)
-        ]
+        rows = [case for case in self.cases if not by_single_rows(self.measurements, case)]
         return tilted(self.measurements, rows, self.answers)
 
     def shares(self, out: str = "") -> StepShares:

@@ -19,6 +19,7 @@ FLAGS = frozenset(
         "account_for_loss_in_pipeline_split",
         "add_qkv_bias",
         "bf16",
+        "cross_entropy_loss_fusion",
         "disable_bias_linear",
         "enable_cuda_graph",
         "first_last_layers_bf16",
@@ -77,7 +78,7 @@ def settings_of(words: list[Word], file: str | None) -> Settings:
     return Settings(file, found)
 
 
-def training_of(given: Settings, *, vocabulary: int | None, model: bool) -> dict[str, Any]:
+def training_of(given: Settings, *, software: str, vocabulary: int | None, model: bool) -> dict[str, Any]:
     """The training section, without its model where `model` says that one is given. Raises ConfigError."""
     section: dict[str, Any] = {} if model else {"model": _model(given, vocabulary)}
     parallel = _parallel(given)
@@ -96,7 +97,9 @@ def training_of(given: Settings, *, vocabulary: int | None, model: bool) -> dict
     if predicted := given.optional("mtp_num_layers"):
         section["prediction_layers"] = predicted
     section |= _sharding(given, tp, bool(section.get("sequence_parallel")), parallel)
-    return section
+    if loss := _loss(given):
+        section["loss"] = loss
+    return section | {"software": software}
 
 
 def _parallel(given: Settings) -> dict[str, Any]:
@@ -189,6 +192,16 @@ def _recompute(given: Settings) -> dict[str, Any]:
     if others := [MODULES[one] for one in chosen if one in MODULES]:
         section["recompute_modules"] = others
     return section
+
+
+def _loss(given: Settings) -> str | None:
+    """Return kernels of the loss where they are not compiled, which is what published steps were compared with."""
+    way = given.word("cross_entropy_fusion_impl", {"native": "native", "te": "te", "linear": "linear"}, "native")
+    if not given.flag("cross_entropy_loss_fusion") or way == "native":
+        return None
+    if way == "linear":
+        given.assumed.append("the loss is fused, its logits are written: cross_entropy_fusion_impl is linear")
+    return "fused"
 
 
 def _sharding(given: Settings, tp: int, sequence_parallel: bool, parallel: dict[str, Any]) -> dict[str, Any]:

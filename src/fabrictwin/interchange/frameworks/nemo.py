@@ -27,6 +27,14 @@ RENAMED = {
 _REFERENCE = re.compile(r"\$\{(\.?)([\w.]+)\}")
 
 
+def is_bridge(found: dict[str, Setting]) -> bool:
+    """Return true for Megatron Bridge's configuration, which has sections of its own where NeMo has a trainer."""
+    sections = {key.partition(".")[0] for key in found}
+    return "trainer" not in sections and bool(
+        sections & {"train", "ddp", "dataset", "mixed_precision", "comm_overlap"}
+    )
+
+
 def settings_of(found: dict[str, Setting], file: str | None) -> Settings:
     """Settings by Megatron's names. Raises ConfigError for references that lead nowhere."""
     given = Settings(file, {})

@@ -113,7 +113,8 @@ def read_text_config(
         data, lines = read_yaml(text, file)
         _mapping(data, file)
         found = flattened(data, {tuple(map(str, path)): line for path, line in lines.items()})
-        return _megatron(nemo.settings_of(found, file), chosen, folder, "NeMo")
+        framework = "Megatron-Bridge" if nemo.is_bridge(found) else "NeMo"
+        return _megatron(nemo.settings_of(found, file), chosen, folder, framework)
     return _megatron(megatron.settings_of(program_arguments(text, file), file), chosen, folder)
 
 
@@ -155,7 +156,9 @@ def _megatron(given: Settings, beside: Beside, folder: Path, framework: str = "M
     def section() -> dict[str, Any]:
         if beside.sequence:
             given.found["seq_length"] = Setting(beside.sequence, "--sequence")
-        return megatron.training_of(given, vocabulary=beside.vocabulary, model=bool(beside.model))
+        return megatron.training_of(
+            given, software=framework.lower(), vocabulary=beside.vocabulary, model=bool(beside.model)
+        )
 
     return _ended(framework, given, beside, folder, section)
 

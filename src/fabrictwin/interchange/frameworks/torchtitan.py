@@ -32,11 +32,12 @@ def training_of(given: Settings, *, model: bool) -> dict[str, Any]:
     section |= _recompute(given, tp) | _sharding(given, parallel)
     if tp > 1:
         section["sequence_parallel"] = True
-    compiled = given.flag("training.compile") or given.flag("compile.enable")
-    if not compiled:
+    compiled = _compiled(given)
+    if "model" not in compiled:
         section["kernels"] = "eager"
+    section |= {"loss": "compiled" if "loss" in compiled else "eager", "software": "torchtitan"}
     overlap: dict[str, Any] = {}
-    if tp > 1 and compiled and given.flag("parallelism.enable_async_tensor_parallel"):
+    if tp > 1 and "model" in compiled and given.flag("parallelism.enable_async_tensor_parallel"):
         overlap["tensor"] = "full"
     if section["sharding"]["strategy"] == "none":
         overlap["gradients"] = True  # DistributedDataParallel
@@ -45,6 +46,15 @@ def training_of(given: Settings, *, model: bool) -> dict[str, Any]:
     if overlap:
         section["overlap"] = overlap
     return section
+
+
+def _compiled(given: Settings) -> list[str]:
+    """Return what torch.compile compiles, of model and loss."""
+    chosen = given.get("compile.components")
+    on = given.flag("compile.enable") or given.flag("training.compile")
+    if chosen is not None and not isinstance(chosen, list):
+        raise given.error("compile.components", f"got {quoted(chosen)}, expected a list of model, loss")
+    return [] if not on else ["model", "loss"] if chosen is None else list(map(str, chosen))
 
 
 def _model(given: Settings) -> dict[str, Any]:
@@ -143,8 +153,13 @@ def _recompute(given: Settings, tp: int) -> dict[str, Any]:
         {"none": "none", "selective": "selective", "full": "full", "memory_budget": "memory_budget"},
         "selective",
     )
-    if mode in ("none", "full"):
-        return {} if mode == "none" else {"recompute": mode}
+    early = "activation_checkpoint.early_stop"
+    if mode == "full":
+        if early not in given.found:
+            given.assumed.append(f"full recomputation ends early, as PyTorch's does by default: no {early}")
+        return {"recompute": mode, "recompute_ends_early": given.flag(early, True)}
+    if mode == "none":
+        return {}
     option = str(given.get("activation_checkpoint.selective_ac_option") or "2")
     if mode == "selective" and option == "op" and tp == 1:
         return {"recompute": "operations"}

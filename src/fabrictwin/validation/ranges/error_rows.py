@@ -22,24 +22,31 @@ from fabrictwin.validation.held_out import HeldOut
 from fabrictwin.validation.published_data import Measurements
 from fabrictwin.validation.ranges.error_cells import Held, Key
 from fabrictwin.validation.served_models import Answer
+from fabrictwin.validation.training_fit import by_single_rows
 from fabrictwin.validation.training_judge import Outcome as Step
 
 # which way of leaving out says what is known of a case
 KNOWN = {
     "hardware, release and model": (STEP.known,),
     "hardware": (STEP.without_hardware,),
-    "series": (STEP.without_software,),
+    "framework": (STEP.without_software,),
 }
 
 
 def step_rows(measurements: Measurements, found: Iterable[HeldOut]) -> list[Held]:
-    """Return rows of training steps: software that is not calibrated is a cell of its own, whatever its span."""
+    """Return rows of training steps: software that is not calibrated is a cell of its own, whatever its span.
+
+    Constants that were fitted to single rows are of one framework: without it they have no effect, while in
+    answers about other frameworks they have. Rows on which one acts say nothing of those.
+    """
     rows = []
     for one in found:
         features = KNOWN.get(one.by)
         for outcome in one.outcomes if features else ():
             assert features is not None
             assert outcome.error is not None
+            if features == (STEP.without_software,) and by_single_rows(measurements, outcome.case):
+                continue
             span = () if features == (STEP.without_software,) else (_span(measurements, outcome),)
             rows.append(Held((*features, *span), outcome.case.hardware, math.log1p(outcome.error)))
     return rows
