@@ -36,11 +36,15 @@ def server(tmp_path):
     return changed
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "compare", "jitter"])
+@pytest.mark.parametrize("command", ["run", "jitter"])
 def test_a_server_given_to_a_command_for_jobs(capsys, command):
     error = said(capsys, command, str(SERVER))
     assert "workload.serving: got a server, expected workload.training; fabrictwin serve takes this one" in error
-    assert command == "compare" or f"{SERVER}:13 " in error, "compare asks of copies, which have no lines"
+    assert f"{SERVER}:13 " in error
+
+
+def test_a_server_is_planned_for_bounds_on_its_latencies(capsys):
+    assert said(capsys, "plan", str(SERVER)) == "error: --ttft: expected --ttft, --tpot or both for a server\n"
 
 
 def test_a_job_given_to_the_command_for_servers(capsys):

@@ -10,6 +10,7 @@ from support.cluster_prints import PREFIXES, coloured, interleaved, prefixed, re
 from fabrictwin.diagnosis.causes import CAUSES
 from fabrictwin.diagnosis.diagnose import Diagnosis, judged
 from fabrictwin.diagnosis.finding import Severity
+from fabrictwin.diagnosis.mechanisms import table
 from fabrictwin.diagnosis.mechanisms.table import HARMLESS, alternatives, mechanism_of, mechanisms, xids
 from fabrictwin.diagnosis.readers.reading import read_text
 
@@ -227,3 +228,17 @@ def test_the_surest_mechanism_holds_where_a_line_fits_several():
     one = mechanism_of("NCCL error: unhandled cuda error: CUDA out of memory")
     assert one is not None
     assert one.cause == "out-of-memory"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("ab?c def", "c def"),
+        (r"(?:x|y)hello\b.*(wor|ld)", "hello"),
+        ("abc{2,3}def", "def"),
+        (r"[a-z]+error-*s", "error"),
+        (r"Colou?r\d*", "colo"),
+    ],
+)
+def test_text_that_a_pattern_cannot_match_without(pattern: str, text: str) -> None:
+    assert table._longest_plain(pattern) == text

@@ -98,6 +98,7 @@ def test_every_key_reaches_the_engine():
         "memory_limit": "1 GiB",
         "packet_limit": 1000,
         "message_limit": 100,
+        "repeats": False,
     }
     infiniband = {
         "credit_buffer": "64 KiB",

@@ -25,7 +25,7 @@ from fabrictwin.serving.scheduler.release import release
 from fabrictwin.serving.scheduler.scheduler import Scheduler
 from fabrictwin.serving.step.graphs import capture_sizes
 from fabrictwin.serving.step.measured import MeasuredCost, OperatorFiles
-from fabrictwin.validation.served_models import Answer, Row, ranking
+from fabrictwin.validation.served_models import Answer, Row, Texts, answer_row, ranking
 
 MODELS: dict[str, dict[str, Any]] = {
     "meta-llama/Llama-3.1-70B": {
@@ -53,6 +53,10 @@ MODELS: dict[str, dict[str, Any]] = {
         "attention_bias": False,
     },
 }
+SMALL: dict[str, Any] = {
+    **MODELS["Qwen/Qwen3-32B"], "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+}  # fmt: skip
 HOSTS = {"h100_sxm": "dgx-h100", "h200_sxm": "dgx-h200"}
 LONGEST_RUN = 60_000  # requests × output tokens
 
@@ -171,7 +175,7 @@ def test_means_of_served_models(shared: Path, tmp_path: Path) -> None:
 def test_pairs_are_in_the_measured_order_or_not() -> None:
     def answer(tp: int, measured_ms: float, predicted_ms: float, *, output: int = 100) -> Answer:
         row = Row(
-            model="m", hardware="h100", release="", quantization="none", tp=tp, concurrency=8, input=1000,
+            model="m", hardware="h100", release="", quantization="none", tp=tp, dp=1, concurrency=8, input=1000,
             output=output, ttft_ms=1.0, tpot_ms=measured_ms,
         )  # fmt: skip
         return Answer(row, 1.0, predicted_ms)
@@ -182,3 +186,22 @@ def test_pairs_are_in_the_measured_order_or_not() -> None:
     assert ranking([slow, answer(1, 19.0, 23.0)]) == (0, 0)  # too close to ask
     assert ranking([slow, answer(1, 10.0, 11.0, output=200)]) == (0, 0)  # not the same lengths
     assert ranking([slow, answer(2, 9.0, 9.0)]) == (1, 1)  # twice the GPUs, hardly more tokens from each
+
+
+def test_prompts_that_a_server_has_seen_are_not_computed_again() -> None:
+    texts = Texts(source="s", again=("m bf16, h100",), hosts={"h100": "dgx-h100"}, models={"m": SMALL})
+    row = Row(
+        model="m", hardware="h100", release="", quantization="none", tp=1, dp=1, concurrency=8, input=4000,
+        output=20, ttft_ms=1.0, tpot_ms=1.0,
+    )  # fmt: skip
+    never, again = (answer_row(each, row) for each in (texts.model_copy(update={"again": ()}), texts))
+    assert again.ttft_ms < never.ttft_ms / 2
+    assert again.tpot_ms < never.tpot_ms
+
+
+def test_data_parallel_ranks_count_as_gpus() -> None:
+    row = Row(
+        model="m", hardware="h100", release="", quantization="none", tp=2, dp=2, concurrency=8, input=1000,
+        output=100, ttft_ms=1.0, tpot_ms=20.0,
+    )  # fmt: skip
+    assert Answer(row, 1.0, 10.0).paces == (100.0, 200.0)

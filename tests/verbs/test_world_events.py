@@ -54,7 +54,7 @@ def bare(events=(), **more):
     engine = Record(advance=advance, now_ps=77, idle=True)
     for name, value in {
         "engine": engine, "timers": [], "records": {}, "instant_ps": 0, "places_memory": False, "_timed": 0,
-        "asked": asked, "_pools": 0, **more,
+        "asked": asked, "_pools": 0, "told": {}, **more,
     }.items():  # fmt: skip
         setattr(made, name, value)
     return made

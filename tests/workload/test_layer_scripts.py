@@ -38,7 +38,12 @@ def segments(
     monkeypatch, *, recompute="none", modules=(), hide=False, predictors=0, pattern=(), loads=(0.0, 0.0, 2.0)
 ):
     made = Segments.__new__(Segments)
-    training = Record(recompute=recompute, recompute_modules=modules, wide_layers=Record(first=1, last=1))
+    training = Record(
+        recompute=recompute,
+        recompute_modules=modules,
+        recompute_ends_early=False,
+        wide_layers=Record(first=1, last=1),
+    )
     made.job = Record(
         training=training,
         shape=Record(

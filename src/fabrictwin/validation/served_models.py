@@ -44,6 +44,7 @@ class Row(Load):
     release: str  # of vLLM; empty where the source does not say
     quantization: Literal["none", "fp8"]
     tp: Whole
+    dp: Whole
     ttft_ms: Time
     tpot_ms: Time
 
@@ -57,6 +58,7 @@ class Row(Load):
 class Texts(Section):
     source: str
     assumptions: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()  # machines whose clients sent prompts that the server had seen
     hosts: dict[str, str]
     models: dict[str, dict[str, Any]]
 
@@ -88,7 +90,7 @@ class Answer:
     @property
     def paces(self) -> tuple[float, float]:
         """Tokens a second and GPU while requests decode, measured and predicted."""
-        each = 1000 * self.row.concurrency / self.row.tp
+        each = 1000 * self.row.concurrency / (self.row.tp * self.row.dp)
         return each / self.row.tpot_ms, each / self.tpot_ms
 
 
@@ -106,21 +108,37 @@ def read_measured(folder: Path) -> Measured:
     return Measured(tuple(rows), texts)
 
 
-def _answer(texts: Texts, row: Row) -> Answer:
+BLOCK = 16
+"""Tokens of a KV block: a prompt that was seen computes its last one again."""
+SEEN = 10
+"""Requests that send one of the prompts, the first of which computes it."""
+
+
+def _load(texts: Texts, row: Row) -> dict[str, Any]:
+    """Return what the row's client sends."""
+    load: dict[str, Any] = {
+        "num_prompts": max(5 * row.concurrency, 10),
+        "max_concurrency": row.concurrency,
+        "random_input_len": row.input,
+        "random_output_len": row.output,
+        "random_range_ratio": 0.1,
+    }
+    if row.machine in texts.again and row.input > BLOCK:
+        seen = {"prefixes": row.concurrency, "prefix_tokens": row.input - BLOCK, "random_input_len": BLOCK}
+        load |= {**seen, "num_prompts": SEEN * row.concurrency}
+    return load
+
+
+def answer_row(texts: Texts, row: Row) -> Answer:
     """Run the row's server under its benchmark."""
     serving = {
         "model": {**texts.models[row.model], "_name": row.model},
         "release": row.release if row.release else "0.19",
         "quantization": row.quantization,
         "tensor_parallel_size": row.tp,
+        "data_parallel_size": row.dp,
         "max_model_len": int(1.2 * (row.input + row.output)) + 200,
-        "benchmark": {
-            "num_prompts": max(5 * row.concurrency, 10),
-            "max_concurrency": row.concurrency,
-            "random_input_len": row.input,
-            "random_output_len": row.output,
-            "random_range_ratio": 0.1,
-        },
+        "benchmark": _load(texts, row),
     }
     network = {"technology": "infiniband", "topology": {"kind": "rail-optimised"}, "switch": "qm9700"}
     cluster = {"hosts": {"type": texts.hosts[row.hardware], "count": 1}, "network": network}
@@ -136,7 +154,7 @@ class _Ask:
         self.texts = texts
 
     def __call__(self, row: Row) -> Answer:
-        return _answer(self.texts, row)
+        return answer_row(self.texts, row)
 
 
 def answers(measured: Measured, stage: Stage, *, match: str = "", workers: int | None = 1) -> list[Answer]:
@@ -194,10 +212,11 @@ def served_text(measured: Measured, found: Iterable[Answer], *, every: bool = Fa
         order = f"{right} of {pairs} pairs of one model and lengths, of those that differ by {DIFFER - 1:.0%}"
         lines += ["", f"    order by tokens/s/GPU right: {order}"]
     if every:
-        lines += ["", "  rows: TP, concurrency, tokens in and out, then TPOT and TTFT in ms"]
+        lines += ["", "  rows: TP, DP, concurrency, tokens in and out, then TPOT and TTFT in ms"]
         lines += [
-            f"    {one.row.machine:<{width}}  {one.row.tp} {one.row.concurrency:5d} {one.row.input:6d}"
-            f" {one.row.output:5d}  {one.tpot_ms:8.2f} for {one.row.tpot_ms:8.2f} ({one.tpot_error:+.1%})"
+            f"    {one.row.machine:<{width}}  {one.row.tp} {one.row.dp} {one.row.concurrency:5d}"
+            f" {one.row.input:6d} {one.row.output:5d}"
+            f"  {one.tpot_ms:8.2f} for {one.row.tpot_ms:8.2f} ({one.tpot_error:+.1%})"
             f"  {one.ttft_ms:9.1f} for {one.row.ttft_ms:9.1f} ({one.ttft_error:+.1%})"
             for one in found
         ]

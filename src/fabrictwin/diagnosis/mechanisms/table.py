@@ -9,6 +9,7 @@ no trouble although they sound so. Of several patterns that a line matches the s
 from __future__ import annotations
 
 import re
+import string
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
@@ -20,6 +21,7 @@ FILES = ("nccl", "verbs", "plugins", "gpu", "programs", "launch", "kernel", "are
 HARMLESS = "harmless"
 SURE = 0.9
 LONGEST = 600  # of a line, from its first word of trouble on
+SHORTEST = 3  # of a text that is looked for before a pattern
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,16 @@ class Mechanism:
     words: re.Pattern[str]
     sure: float
     severity: Severity | None = None
+    needs: tuple[str, ...] = ()  # one of these stands in any line that matches, in lower case; empty: not known
+
+    def matches(self, text: str, lower: str) -> bool:
+        """Return true for a line that the words are found in; `lower` is it in lower case."""
+        if self.needs and not any(map(lower.__contains__, self.needs)):
+            return False
+        return self.words.search(text) is not None
 
 
+_PLAIN = frozenset(string.ascii_letters + string.digits + " _/-:,'")
 _WORD = re.compile(r"\(*(?!\?)[A-Za-z]")
 
 
@@ -51,6 +61,36 @@ def alternatives(line: str) -> list[str]:
             begin = at + 1
         at += 1
     return [*found, line[begin:]]
+
+
+def _longest_plain(line: str) -> str:
+    """Return the longest run of letters and digits outside groups that a pattern can't match without."""
+    runs, depth, at, run = [""], 0, 0, ""
+    while at < len(line):
+        letter = line[at]
+        if letter in "?*{":
+            run = run[:-1]  # what may be absent
+        if depth == 0 and letter in _PLAIN:
+            run += letter
+        else:
+            runs.append(run)
+            run = ""
+            if letter == "\\":
+                at += 1
+            elif letter == "[":
+                at = line.index("]", at + 2)
+            elif letter == "{":
+                at = line.index("}", at)
+            elif letter in "()":
+                depth += 1 if letter == "(" else -1
+        at += 1
+    return max(*runs, run, key=len).lower()
+
+
+def _needs(lines: list[str]) -> tuple[str, ...]:
+    """Return texts of which each match of the patterns holds one; nothing where one has too short a text."""
+    found = {_longest_plain(one) for line in lines for one in alternatives(line)}
+    return tuple(sorted(found)) if all(len(one) >= SHORTEST for one in found) else ()
 
 
 def _bounded(line: str) -> str:
@@ -78,6 +118,7 @@ def mechanisms() -> tuple[Mechanism, ...]:
                     re.compile("|".join(f"(?:{_bounded(line)})" for line in row["lines"]), re.IGNORECASE),
                     float(row.get("sure", SURE)),
                     Severity[severity.upper()] if severity else None,
+                    _needs(row["lines"]),
                 )
             )
     return tuple(sorted(found, key=lambda one: -one.sure))
@@ -87,7 +128,10 @@ def mechanisms() -> tuple[Mechanism, ...]:
 def mechanism_of(text: str) -> Mechanism | None:
     """The mechanism that a line points to; None where none knows it."""
     text = text[:LONGEST]
-    return next((one for one in mechanisms() if one.words.search(text)), None)
+    if not text.isascii():  # letters whose cases are not one to one
+        return next((one for one in mechanisms() if one.words.search(text)), None)
+    lower = text.lower()
+    return next((one for one in mechanisms() if one.matches(text, lower)), None)
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fabrictwin.catalog.price_book import PriceBook
 from fabrictwin.cluster.build_blueprint import build
@@ -45,6 +45,8 @@ class Prices:
         """Return what an output token costs where `gpus` of the cluster make so many a second."""
         whole = tokens_per_s * self.bill.gpus / gpus
         found = cost(self.bill, self.book, years=self.years, tokens_per_s=whole)
+        # an interruption of one job on all GPUs stops its training; a server loses one replica, which is left out
+        found = replace(found, staff=replace(found.staff, down=0.0))
         assert found.per_million_tokens is not None
         assert found.joules_per_token is not None
         return TokenCost(self.bill.currency, found.per_million_tokens, found.joules_per_token, found.gpu_hour)
