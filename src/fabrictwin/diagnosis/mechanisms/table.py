@@ -13,6 +13,7 @@ import string
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
+from typing import Any
 
 from fabrictwin.base.yamlfile import read_yaml
 from fabrictwin.diagnosis.finding import Severity
@@ -32,13 +33,13 @@ class Mechanism:
     words: re.Pattern[str]
     sure: float
     severity: Severity | None = None
-    needs: tuple[str, ...] = ()  # one of these stands in any line that matches, in lower case; empty: not known
+    needs: tuple[str, ...] = ()  # in lower case: one stands in any line that matches, unless `rest` does
+    rest: re.Pattern[str] | None = None  # alternatives that need no text long enough to look for
 
     def matches(self, text: str, lower: str) -> bool:
         """Return true for a line that the words are found in; `lower` is it in lower case."""
-        if self.needs and not any(map(lower.__contains__, self.needs)):
-            return False
-        return self.words.search(text) is not None
+        words = self.words if any(map(lower.__contains__, self.needs)) else self.rest
+        return words is not None and words.search(text) is not None
 
 
 _PLAIN = frozenset(string.ascii_letters + string.digits + " _/-:,'")
@@ -87,10 +88,23 @@ def _longest_plain(line: str) -> str:
     return max(*runs, run, key=len).lower()
 
 
-def _needs(lines: list[str]) -> tuple[str, ...]:
-    """Return texts of which each match of the patterns holds one; nothing where one has too short a text."""
-    found = {_longest_plain(one) for line in lines for one in alternatives(line)}
-    return tuple(sorted(found)) if all(len(one) >= SHORTEST for one in found) else ()
+def _mechanism(row: dict[str, Any]) -> Mechanism:
+    """Return an entry of the table with its patterns compiled."""
+    needs = {one: _longest_plain(one) for line in row["lines"] for one in alternatives(line)}
+    rest = [one for one, text in needs.items() if len(text) < SHORTEST]
+    severity = row.get("severity")
+    return Mechanism(
+        row["cause"],
+        _compiled(row["lines"]),
+        float(row.get("sure", SURE)),
+        Severity[severity.upper()] if severity else None,
+        tuple(sorted({text for text in needs.values() if len(text) >= SHORTEST})),
+        _compiled(rest) if rest else None,
+    )
+
+
+def _compiled(lines: list[str]) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{_bounded(line)})" for line in lines), re.IGNORECASE)
 
 
 def _bounded(line: str) -> str:
@@ -106,21 +120,11 @@ def _rows(name: str) -> object:
 @cache
 def mechanisms() -> tuple[Mechanism, ...]:
     """All mechanisms, the surest first."""
-    found = []
+    found: list[Mechanism] = []
     for name in FILES:
         rows = _rows(name)
         assert isinstance(rows, list)
-        for row in rows:
-            severity = row.get("severity")
-            found.append(
-                Mechanism(
-                    row["cause"],
-                    re.compile("|".join(f"(?:{_bounded(line)})" for line in row["lines"]), re.IGNORECASE),
-                    float(row.get("sure", SURE)),
-                    Severity[severity.upper()] if severity else None,
-                    _needs(row["lines"]),
-                )
-            )
+        found += [_mechanism(row) for row in rows]
     return tuple(sorted(found, key=lambda one: -one.sure))
 
 
