@@ -94,7 +94,7 @@ class Up:
             command, env=self.environment(host), cwd=self.folder, capture_output=True, text=True, timeout=timeout
         )
         complaints = [line for line in done.stderr.splitlines() if "sim_connect: attached" not in line]
-        assert (done.returncode, complaints) == (code, []), f"{command}: {done.stdout[-500:]}"
+        assert (done.returncode, complaints) == (code, []), f"{command}: {complaints[:5]} {done.stdout[-500:]}"
         return done.stdout
 
     def opensm(
