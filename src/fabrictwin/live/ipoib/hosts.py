@@ -68,7 +68,10 @@ class Hosts:
                 return
             try:
                 packet = os.read(tun, 1 << 16)
-            except OSError:  # no more for now
+            except BlockingIOError:  # no more for now
+                return
+            except OSError:  # the interface is gone with its namespace: nothing comes any more
+                self._server.unwatch_descriptor(tun)
                 return
             interface.send_packet(packet)
 

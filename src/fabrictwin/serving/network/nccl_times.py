@@ -5,6 +5,7 @@ Sizes are timed at powers of two, once each; between them times are linear.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from itertools import pairwise
 
 import numpy as np
@@ -24,7 +25,7 @@ ELEMENT_BYTES = 2
 LEAST = 256
 
 
-class _Table:
+class _Table(ABC):
     """A function of bytes, asked at powers of two."""
 
     def __init__(self) -> None:
@@ -45,9 +46,9 @@ class _Table:
             self._known[size_bytes] = self.measure(size_bytes)
         return self._known[size_bytes]
 
+    @abstractmethod
     def measure(self, size_bytes: int) -> float:
         """Return the time of a size."""
-        raise NotImplementedError
 
 
 class _Collective(_Table):
