@@ -72,7 +72,7 @@ def test_every_collective_takes_the_time_of_nccl_tests(spec: ft.Spec, tmp_path: 
 
 
 CUDA = """
-import torch, torch.distributed as dist
+import sys, torch, torch.distributed as dist
 assert torch.cuda.is_available() and "H100" in torch.cuda.get_device_name()
 torch.cuda.set_device(dist.get_node_local_rank() if dist.is_initialized() else 0)
 dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
@@ -97,7 +97,7 @@ if dist.get_rank() == 0:
 else:
     dist.send(torch.full((1,), 7.0, device="cuda"), 0)
 dist.monitored_barrier(timeout=__import__("datetime").timedelta(seconds=60))
-print("mean", loss.item())
+sys.stdout.write(f"mean {loss.item()}\\n")  # in one piece: torchrun runs Python unbuffered, and both ranks write
 dist.destroy_process_group()
 """
 
@@ -106,8 +106,8 @@ dist.destroy_process_group()
 def test_a_program_for_gpus_runs_on_the_cpu(
     spec: ft.Spec, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "cuda.py").write_text(CUDA)
-    found = _run(spec, 2, tmp_path / "cuda.py")
+    (tmp_path / "for_gpus.py").write_text(CUDA)
+    found = _run(spec, 2, tmp_path / "for_gpus.py")
     means = [line for line in capfd.readouterr().out.splitlines() if line.startswith("mean ")]
     assert len(means) == 2
     assert means[0] == means[1]
