@@ -151,7 +151,7 @@ def spec(platform: Platform, faults: tuple[dict[str, Any], ...], hosts: int = 2)
 
 
 def healthy_environment(data: dict[str, Any], release: str) -> dict[str, str]:
-    """What a host of this release needs where nothing is wrong."""
+    """Return the variables that a host of this release needs where nothing is wrong."""
     old = int(release.split(".")[1]) < 21 and data["cluster"]["network"]["technology"] == "ethernet"
     return {"NCCL_IB_GID_INDEX": "3"} if old else {}
 
