@@ -106,6 +106,20 @@ RIGHT = [
     ("gpu-lost", "1c:00.0 3D controller: NVIDIA Corporation GA100 [A100 SXM4] (rev ff)\n1d:00.0 3D controller: NVIDIA Corporation GA100 [A100 SXM4] (rev a1)\n"),
     ("link-errors", "Jan 5 08:03:03 mon ibmon[5]: ib19 Port 36: [SymbolErrorCounter == 4242] [PortRcvErrors == 3] - (n7)\n"),
     ("program-error", "torch.AcceleratorError: CUDA error: operation failed due to a previous error during capture\n"),
+    ("gid-unreachable", "src/ibrc.cpp:1: non-zero status: 22 ibv_modify_qp failed.\n"),
+    ("gid-unreachable", "a.cpp:6: enable_pair(): ibv_modify_qp: Invalid argument\n"),
+    ("connect-refused", "2026-01-02 INFO node.py:1 -- Can't find a `address.json` file. Have you started the head?\n"),
+    ("name-resolution", "No OFED driver found for kernel 6.1.0\n  - Curl error (6): Couldn't resolve host name for https://x/repomd.xml\n"),
+    ("imex-domain", "[CUDA_ERROR_NOT_PERMITTED] operation not permitted in expression cuMemCreate(&handle, size) on n1 in Multinode\n"),
+    ("nvlink-inactive", "|  NvLink Link Status  |\nGPUs:\n    gpuId 0:\n        U U D U\n    gpuId 1:\n        U U U U\n"),
+    ("nvlink-inactive", "| Warning | GPU 3's NvLink link 2 is currently down Run a field diagnostic |\n"),
+    ("rdma-connection", "[ 1.5] nvme nvme7: rdma connection establishment failed (-104)\n"),
+    ("adapter-error", "[ 1.5] mlx5_cmd_check:9:(pid 4): create_mkey(0x200) op_mod(0x0) failed, status bad parameter(0x3)\n"
+     "[ 1.6] nvme nvme7: rdma connection establishment failed (-22)\n"),
+    ("transport-retry", "number 3 got bad completion with status: 0xc, vendor syndrome: 0x81\n"
+     "number 4 got bad completion with status: 0x5, vendor syndrome: 0xf9\n"),
+    ("rendezvous", "client.cc:9] Coordination service agent in error status: DEADLINE_EXCEEDED: Deadline Exceeded\n"),
+    ("library-mismatch", "Error: coll_frob.c:7 - FROB library doesn't support THREAD_MULTIPLE\n"),
 ]  # fmt: skip
 
 
@@ -166,6 +180,7 @@ HARMLESS_LINES = [
     "libfabric:9:mrail:core:parse():7<info> unable to read the variable",
     "n1:1:2 [0] ras/ras.cc:77 NCCL WARN RAS failed to bind its socket",
     "[1.2] [n1:3:0] ib_md.c:2 UCX  DEBUG mlx5_0: crossing_vhca_mkey is not supported",
+    "2026-02-01 14:12:01 ERROR [9:9] Failed to load module 9 [/x/HostEngine.cpp:1831]",
     "Jan  5 17:15:01 cuxtqw app[7]: a request failed after 12 ms",
 ]
 

@@ -132,7 +132,8 @@ class DecisiveLines:
         if mechanism is not None:
             if mechanism.cause == HARMLESS:
                 return None
-            kind, value = "line.known", (mechanism.cause, words, stamp)
+            severity = "" if mechanism.severity is None else mechanism.severity.name
+            kind, value = "line.known", (mechanism.cause, words, stamp, mechanism.sure, severity)
         else:
             level = "" if code or (kernel and not _OF_A_JOB.search(bare)) else _level(bare)
             if not level:
