@@ -9,8 +9,10 @@ Left out: that collectives of different groups share a GPU's thread blocks, and 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +24,7 @@ from fabrictwin.cluster.faults import HostCause, host_causes
 from fabrictwin.cluster.spec.calibration_file import CollectiveCorrections
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.fabric.fabric import NONE, Fabric
-from fabrictwin.nccl.communicator.communicator import Communicator, initialise
+from fabrictwin.nccl.communicator.communicator import initialise
 from fabrictwin.nccl.lowering.lower import Lowering
 from fabrictwin.nccl.lowering.tasks import COLLECTIVE, Kind, Task
 from fabrictwin.nccl.settings.settings import Settings
@@ -59,7 +61,7 @@ def library_with(settings: Settings, spec: Spec, blueprint: Blueprint, fabric: F
 class _Known:
     """A communicator that stands for all that lie like it."""
 
-    communicator: Communicator
+    rank_node: I32  # [n] its own GPUs
     lowering: Lowering
     tuner: Tuner
 
@@ -73,6 +75,7 @@ class Library:
     settings: Settings
     corrections: CollectiveCorrections | None = None  # of the spec's calibration
     _known: dict[bytes, _Known] = field(default_factory=dict)
+    _lie: dict[bytes, list[tuple[bytes, I64]]] = field(default_factory=dict)
 
     def collective(
         self, kind: Kind, groups: I64, size_bytes: int, *, element_bytes: int, name: str, root: int = 0
@@ -95,9 +98,9 @@ class Library:
     def _together(self, groups: I64, lower: Callable[[_Known], Communication], name: str) -> Communication:
         groups = np.asarray(groups, np.int64)
         parts: list[Communication] = []
-        for members in self._alike(groups):
-            known = self._communicator(groups[members[0]])
-            parts.append(self._copied(lower(known), groups[members]))
+        for lie, members in self._alike(groups):
+            known = self._communicator(lie, groups[members[0]])
+            parts.append(self._copied(lower(known), groups[members], known))
         whole = parts[0]
         if len(parts) > 1:
             used = [part.transport.connections for part in parts]
@@ -114,53 +117,73 @@ class Library:
 
     # ------------------------------------------------------------------ groups that lie alike
 
-    def _alike(self, groups: I64) -> list[I64]:
-        """Rows of `groups` by how they lie: GPUs of hosts, and which ranks share one."""
-        fabric = self.hosts.fabric
-        node = self.rank_node[groups]
-        host = fabric.node_host[node].astype(np.int64)
-        local = node - fabric.host_node_start[host]
-        found: dict[bytes, list[int]] = {}
-        for row in range(len(groups)):
-            _, first, inverse = np.unique(host[row], return_index=True, return_inverse=True)
-            order = np.argsort(np.argsort(first, kind="stable"), kind="stable")[inverse]
-            hosts = host[row][np.sort(first)]
-            wrong = [self.hosts.host_causes.get(each) for each in hosts.tolist()]
-            key = order.tobytes() + local[row].tobytes() + fabric.host_template[hosts].tobytes()
-            found.setdefault(key + repr(wrong).encode() if any(wrong) else key, []).append(row)
-        return [np.array(rows) for rows in found.values()]
+    def _alike(self, groups: I64) -> list[tuple[bytes, I64]]:
+        """(how they lie, rows of `groups`): GPUs of hosts, kinds of hosts, and which ranks share one."""
+        name = hashlib.blake2b(groups.tobytes() + bytes(str(groups.shape), "ascii"), digest_size=16).digest()
+        if name not in self._lie:
+            fabric = self.hosts.fabric
+            node = self.rank_node[groups]
+            host = fabric.node_host[node].astype(np.int64)
+            columns = (node - fabric.host_node_start[host], self._host_kind[host], _first_on_host(host))
+            rows = np.ascontiguousarray(np.concatenate(columns, axis=1).astype(np.int32))
+            keys = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).reshape(-1)
+            _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+            by_kind = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
+            self._lie[name] = [(keys[first[k]].tobytes(), by_kind[k]) for k in np.argsort(first).tolist()]
+        return self._lie[name]
 
-    def _communicator(self, ranks: I64) -> _Known:
+    @cached_property
+    def _host_kind(self) -> I64:
+        """[hosts] number of what a host is to NCCL: its template, its adapters' ports, what is wrong with it."""
+        fabric = self.hosts.fabric
+        cabled = fabric.nic_port != NONE
+        rate = np.where(cabled, fabric.port_rate_bps[np.where(cabled, fabric.nic_port, 0)], 0)
+        plane = fabric.node_plane[fabric.nic_node]
+        first = np.searchsorted(fabric.nic_node, fabric.host_node_start).tolist()
+        first.append(len(fabric.nic_node))
+        number: dict[tuple[object, ...], int] = {}
+        kinds = []
+        for host, template in enumerate(fabric.host_template.tolist()):
+            mine = slice(first[host], first[host + 1])
+            wrong = repr(self.hosts.host_causes.get(host, ()))
+            kinds.append(
+                number.setdefault((template, wrong, rate[mine].tobytes(), plane[mine].tobytes()), len(number))
+            )
+        return np.array(kinds, np.int64)
+
+    def _communicator(self, lie: bytes, ranks: I64) -> _Known:
+        """The communicator of all groups that lie so. Switches that reduce are those of the first group's network."""
         nodes = self.rank_node[ranks].astype(np.int32)
-        key = nodes.tobytes()
+        key = lie + nodes.tobytes() if self.settings.collnet_enable else lie
         if key not in self._known:
             comm = initialise(self.hosts, nodes, settings=self.settings, version=str(self.settings.release))
             costs = calibration().of(comm).corrected(self.corrections)
-            self._known[key] = _Known(comm, Lowering(comm, costs=costs), tuner(comm))
+            self._known[key] = _Known(nodes, Lowering(comm, costs=costs), tuner(comm))
         return self._known[key]
 
-    def _copied(self, one: Communication, groups: I64) -> Communication:
-        """A communication of the first group, for all of them. Switches of the network are the first's."""
+    def _copied(self, one: Communication, groups: I64, known: _Known) -> Communication:
+        """A communication of one group, for all of them. Switches of the network are the known one's."""
         channels, count = one.channels, len(groups)
         switches = channels.seats == Seat.SWITCH
         ranks = np.where(switches, channels.ranks, groups[:, np.where(switches, 0, channels.ranks)])
         transport = one.transport
         if transport.connections is not None:
-            moved = self._moved(transport.connections, channels, groups)
+            moved = self._moved(transport.connections, channels, groups, known)
             transport = replace(transport, connections=moved)
         copies = replace(_joined_channels([channels] * count), ranks=ranks.reshape(-1).astype(np.int32))
         return replace(one, channels=copies, transport=transport)
 
-    def _moved(self, how: Connections, channels: Channels, groups: I64) -> Connections:
-        """Connections of the first group as each has them, one after the other: alike adapters and processors."""
+    def _moved(self, how: Connections, channels: Channels, groups: I64, known: _Known) -> Connections:
+        """Connections of the known one as each has them, one after the other: alike adapters and processors."""
         fabric = self.hosts.fabric
         edges = patterns.edges(channels)
         first_nic = np.searchsorted(fabric.nic_node, fabric.host_node_start)
 
         def shifted(value: I32, rank: I32, seat: npt.NDArray[np.int8], start: npt.NDArray[np.integer]) -> I32:
             own = np.where(seat == Seat.SWITCH, 0, rank)
+            here = start[fabric.node_host[known.rank_node[own]]]
             begins = start[fabric.node_host[self.rank_node[groups[:, own]]]]
-            moved = np.where(value == NONE, NONE, value - begins[0] + begins)
+            moved = np.where(value == NONE, NONE, value - here + begins)
             return moved.reshape(-1).astype(np.int32)
 
         nodes, count = fabric.host_node_start, len(groups)
@@ -172,6 +195,18 @@ class Library:
             "into": shifted(how.into, edges.target, edges.target_seat, nodes),
         }
         return Connections(**{**every, **ends})
+
+
+def _first_on_host(host: I64) -> I64:
+    """[groups, n] the place in each row of the first rank on the same host."""
+    order = np.argsort(host, axis=1, kind="stable")
+    by_host = np.take_along_axis(host, order, axis=1)
+    begins = np.ones(host.shape, bool)
+    begins[:, 1:] = by_host[:, 1:] != by_host[:, :-1]
+    run = np.maximum.accumulate(np.where(begins, np.arange(host.shape[1]), 0), axis=1)
+    first = np.empty_like(order)
+    np.put_along_axis(first, order, np.take_along_axis(order, run, axis=1), axis=1)
+    return first
 
 
 def _joined(parts: list[Connections]) -> Connections:
