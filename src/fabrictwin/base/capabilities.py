@@ -32,16 +32,18 @@ class Capabilities:
     spreading: bool = False  # switches may spread one connection over equal-cost ports
     packets: bool = False  # loss, retransmission, queues, captures: `Engine.packets` is there
     one_network: bool = False  # operations and messages share links with each other
-    reduces_in_switches: bool = False  # NVSwitches and those of the network, for NVLS and SHARP
     transfers: bool = False  # `Engine.transfer`
     closed_forms: bool = False  # a communication's time alone is known before it runs: `Twin.closed_forms`
 
+    @property
+    def reduces_in_switches(self) -> bool:
+        """Return true if switches add up what passes them (NVLS, SHARP): packets are only passed on."""
+        return not self.packets
+
 
 _CAPABILITIES: dict[str, Capabilities] = {
-    "analytic": Capabilities(closed_forms=True, reduces_in_switches=True),
-    "flow": Capabilities(
-        routes=True, changes=LinkChanges(under_way=True), spreading=True, reduces_in_switches=True
-    ),
+    "analytic": Capabilities(closed_forms=True),
+    "flow": Capabilities(routes=True, changes=LinkChanges(under_way=True), spreading=True),
     "packet": Capabilities(
         routes=True,
         hop_by_hop=True,

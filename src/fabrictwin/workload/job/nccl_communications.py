@@ -123,7 +123,7 @@ class Library:
         return replace(whole, name=name, groups=len(groups))
 
     def _lowered(self, known: _Known, task: Task) -> _Lowered:
-        """What NCCL makes of a task, kept for other groups that lie alike. Raises ConfigError."""
+        """Lower a task once for all groups that lie alike. Raises ConfigError."""
         if task not in known.lowered:
             one = known.lowering(task, self._choice(known.tuner, task) if task.kind in COLLECTIVE else None)
             if sum(len(each.edges) for each in known.lowered.values()) > _EDGES_KEPT:
@@ -159,7 +159,7 @@ class Library:
 
     @property
     def notes(self) -> list[str]:
-        """What somebody who reads figures must know: the release, settings, algorithms that are others."""
+        """Notes for who reads the figures: the release, settings, algorithms that are others."""
         others = [
             f"{call}: NCCL chooses {own}, which reduces in switches; this engine cannot, so it is {other} here"
             for call, own, other in sorted(self.replaced)
