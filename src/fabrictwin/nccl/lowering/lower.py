@@ -274,22 +274,18 @@ class Lowering:
         # blocks of one rank share its channels
         peers = 1 if task.kind == "send_recv" else n - 1
         lanes = min(parts, max(1, self.communicator.channels.p2p // max(peers, 1)))
-        rate = costs.inside.channel_gbps[protocol] * GB / PS_PER_S * lanes
+        exchange = task.kind == "all_to_all"
+        base_us, share, block_gbps = costs.sends(protocol, exchange=exchange, nodes=self.communicator.nodes)
+        rate = block_gbps * GB / PS_PER_S * lanes
         net = costs.between.send_hop
         edges = patterns.edges(channels)
         return self._communication(
             task,
             channels,
             algorithm=f"sends {protocol.name.lower()}",
-            costs=SoftwareCosts(
-                base_ps=picoseconds(
-                    costs.inside.launch
-                    + costs.inside.send
-                    + (costs.between.base if self.communicator.nodes > 1 else 0)
-                )
-            ),
+            costs=SoftwareCosts(base_ps=picoseconds(base_us)),
             protocol=protocol,
-            rate_share=costs.inside.ring_share[protocol],
+            rate_share=share,
             connections=self.connector.connect(
                 edges,
                 {"nvlink": costs.inside.send_hop, "pcie": costs.inside.pcie_hop[protocol], "net": net},

@@ -24,13 +24,14 @@ from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
 
 Three = tuple[float, float, float]  # LL, LL128, Simple
+DEVICE = "nccl-tests"  # the caller that keeps the GPU's queue full: times are the device's own
 
 
 @dataclass(frozen=True)
 class CostsInside:
     """CostsInside a host, or a rack that is one NVLink domain. Times in µs."""
 
-    launch: float  # a kernel, from the call to its first byte, on all ranks
+    launch: float  # a kernel, from its start to its first byte, on all ranks
     ring: Three  # base of a protocol: what is added once
     tree: Three
     ring_hop: Three
@@ -42,8 +43,12 @@ class CostsInside:
     nvls: float  # base
     nvls_chunk: float  # a chunk of a head on a channel, beside its bytes
     nvls_share: float
-    send: float  # base of sends
+    send: Three  # base of sends
     send_hop: float
+    send_share: float
+    exchange: Three  # base of an all-to-all, where ranks send, receive and copy their own block at once
+    exchange_share: float
+    exchange_gbps: float  # GB/s of data that a channel's block moves to a peer while it receives from one
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,9 @@ class StepCosts:
             tree_share=shares(inside.tree_share),
             channel_gbps=times(inside.channel_gbps, by.rate),
             nvls_share=min(1.0, inside.nvls_share * by.rate),
+            send_share=min(1.0, inside.send_share * by.rate),
+            exchange_share=min(1.0, inside.exchange_share * by.rate),
+            exchange_gbps=inside.exchange_gbps * by.rate,
         )
         between = replace(
             between,
@@ -120,6 +128,16 @@ class StepCosts:
             return self.inside.nvls_share
         return (self.inside.tree_share if algorithm == Algorithm.TREE else self.inside.ring_share)[protocol]
 
+    def sends(self, protocol: Protocol, *, exchange: bool, nodes: int) -> tuple[float, float, float]:
+        """(time in µs that sends take once, share of the wires' rate, GB/s of a channel's block)."""
+        inside = self.inside
+        own = inside.exchange if exchange else inside.send
+        # copying its own block costs a rank of what NVLinks could move, and nothing of what adapters can
+        share = inside.exchange_share if exchange and nodes == 1 else inside.send_share
+        block = inside.channel_gbps[protocol]
+        rate = min(block, inside.exchange_gbps) if exchange else block
+        return inside.launch + own[protocol] + (self.between.base if nodes > 1 else 0.0), share, rate
+
     def hops_us(self, algorithm: Algorithm, protocol: Protocol) -> dict[str, float]:
         """Time in µs of a step over "nvlink", "pcie" and "net"."""
         tree = algorithm in (Algorithm.TREE, Algorithm.COLLNET_CHAIN)
@@ -137,12 +155,15 @@ class Calibration:
 
     inside: dict[str, CostsInside]
     between: dict[str, CostsBetween]
+    callers: dict[str, float]  # µs that a caller's own code adds where the GPU waits for it
 
-    def of(self, communicator: Communicator) -> StepCosts:
-        """The step costs of a communicator."""
+    def of(self, communicator: Communicator, caller: str = DEVICE) -> StepCosts:
+        """The step costs of a communicator, as one of `callers` measures them."""
         machine = machine_of(communicator)
         pair = f"{network_of(communicator)}-{machine}"
-        return StepCosts(self.inside[machine], self.between.get(pair, self.between["default"]))
+        inside = self.inside[machine]
+        inside = replace(inside, launch=inside.launch + self.callers[caller])
+        return StepCosts(inside, self.between.get(pair, self.between["default"]))
 
 
 def machine_of(communicator: Communicator) -> str:
@@ -184,7 +205,8 @@ def calibration() -> Calibration:
         fitted = data[part]
         for name, entry in fitted.items():
             found[part][name] = _section(kind, entry, base)
-    return Calibration(found["inside"], found["between"])
+    callers = {name: float(added) for name, added in data["callers"].items()}
+    return Calibration(found["inside"], found["between"], callers)
 
 
 def picoseconds(us: float) -> int:
