@@ -133,7 +133,7 @@ def test_ways_are_asked_again_only_where_their_costs_changed() -> None:
     bench = Bench.of(DATA, "h100-aic-all-reduce")
     costs = calibration().of(bench.ways[0].asks.communicator)
     first = bench.errors(lambda _: costs)
-    sends = replace(costs, inside=replace(costs.inside, send_hop=99.0, exchange_share=0.1))
+    sends = replace(costs, inside=replace(costs.inside, send_hop=99.0, exchange_gbps=1.0))
     assert bench.errors(lambda _: sends) == first
     assert all(len(way.known) == 1 for way in bench.ways)
     slower = replace(costs, inside=replace(costs.inside, launch=costs.inside.launch + 5))
@@ -152,16 +152,33 @@ def test_nvls_pays_from_five_gpus_on_as_published() -> None:
     (outcome,) = judge(DATA, names=["h100-nvls-1455"])
     for pair in pairs(outcome):
         assert pair.twin == pytest.approx(pair.published, rel=0.1)
-        assert (pair.twin > 1.05) == (pair.published > 1.05) == (pair.gpus >= 5)
+        halfway = 1.07  # between what four GPUs gain as published, nothing, and five, 14 %
+        assert (pair.twin > halfway) == (pair.published > halfway) == (pair.gpus >= 5)
 
 
 def test_the_targets_on_one_host() -> None:
-    """Not the whole table, which takes longer: hosts of eight are within the declared errors from 64 MiB up."""
-    found = judge(DATA, names=["a100-8-stas", "h100-8-aws", "h200-nvls-stas", "b200-8-stas"])
-    for outcome in found:
+    """Not the whole table, which takes longer: hosts of eight are within the declared errors from 64 MiB up.
+
+    Of A100, what was measured up to 512 MiB and beyond is a tenth apart (docs/validation-collectives.md).
+    """
+    limits = {"a100-8-stas": 0.11, "h100-8-aws": 0.07, "h200-nvls-stas": 0.07, "b200-8-stas": 0.07}
+    for outcome in judge(DATA, names=[*limits]):
         error = outcome.median_absolute("from 64 MiB")
         assert error is not None
-        assert error < 0.07, outcome.name
+        assert error < limits[outcome.name], outcome.name
+
+
+@pytest.mark.parametrize("machine", ["a100", "h100", "b200", "b300", "gb200", "gb300"])
+def test_small_collectives_of_one_domain(machine: str) -> None:
+    """Each kind of collective, below 64 KiB and up to 64 MiB, on two to eight GPUs."""
+    found = judge(DATA, names=[name for name in DATA.series if name.startswith(f"{machine}-aic-")])
+    assert len(found) == 4
+    for outcome in found:
+        small, middle = (outcome.median_absolute(regime) for regime in ("below 64 KiB", "64 KiB to 64 MiB"))
+        assert small is not None
+        assert small < 0.12, outcome.name
+        assert middle is not None
+        assert middle < 0.14, outcome.name
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from fabrictwin.validation.published_data import left_out
 
 Figure = tuple[str, int | None]  # a field, and which protocol's (LL, LL128, Simple)
 
-SHARES = ("ring_share", "tree_share", "nvls_share", "send_share", "exchange_share")
+SHARES = ("ring_share", "tree_share", "nvls_share", "send_share")
 APART = 10.0  # at most, of a figure and the one it starts from
 UNSET = 0.5  # where a figure of 0 starts
 TRIED = 0.05  # of a logarithm, to see how errors change
@@ -68,8 +68,9 @@ INSIDE: tuple[Figure, ...] = (
     ("send_share", None),
     ("exchange", 0),
     ("exchange", 2),
-    ("exchange_share", None),
     ("exchange_gbps", None),
+    ("own", None),
+    ("own_reduced", None),
 )
 IN_SWITCH: tuple[Figure, ...] = (("nvls", None), ("nvls_chunk", None), ("nvls_share", None))
 
@@ -145,12 +146,17 @@ def _acting(costs: StepCosts, asked: Asked, nodes: int) -> Hashable:
     task, choice = asked
     if choice is None:
         inside, exchange = costs.inside, task.kind == "all_to_all"
-        bases = [costs.sends(protocol, exchange=exchange, nodes=nodes) for protocol in Protocol]
+        bases = [
+            costs.sends(p, exchange=exchange, nodes=nodes, own_part=part) for p in Protocol for part in (0, 1)
+        ]
         return *bases, inside.send_hop, inside.pcie_hop, costs.between.send_hop
     algorithm, protocol = choice.algorithm, choice.protocol
     hops = tuple(costs.hops_us(algorithm, protocol).values())
-    once = costs.base_us(algorithm, protocol, nodes=nodes), costs.share(algorithm, protocol)
-    return once, hops, costs.inside.channel_gbps[protocol], costs.inside.nvls_chunk, costs.between.collnet_hop
+    reduced = task.kind == "all_reduce"
+    shares = tuple(costs.share(algorithm, protocol, part, reduced=reduced) for part in (0, 1))
+    once = costs.base_us(algorithm, protocol, nodes=nodes)
+    inside = costs.inside
+    return once, shares, hops, inside.channel_gbps[protocol], inside.nvls_chunk, costs.between.collnet_hop
 
 
 @dataclass

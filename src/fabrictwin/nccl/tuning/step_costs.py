@@ -46,9 +46,10 @@ class CostsInside:
     send: Three  # base of sends
     send_hop: float
     send_share: float
-    exchange: Three  # base of an all-to-all, where ranks send, receive and copy their own block at once
-    exchange_share: float
+    exchange: Three  # base of an all-to-all, where ranks send and receive at once
     exchange_gbps: float  # GB/s of data that a channel's block moves to a peer while it receives from one
+    own: float  # copying a rank's own part, as a share of what sending as much to another takes
+    own_reduced: float  # the same of an all-reduce
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,6 @@ class StepCosts:
             channel_gbps=times(inside.channel_gbps, by.rate),
             nvls_share=min(1.0, inside.nvls_share * by.rate),
             send_share=min(1.0, inside.send_share * by.rate),
-            exchange_share=min(1.0, inside.exchange_share * by.rate),
             exchange_gbps=inside.exchange_gbps * by.rate,
         )
         between = replace(
@@ -122,21 +122,26 @@ class StepCosts:
         }[algorithm]
         return self.inside.launch + own + (self.between.base if nodes > 1 else 0.0)
 
-    def share(self, algorithm: Algorithm, protocol: Protocol) -> float:
-        """Share of the wires' rate."""
+    def share(
+        self, algorithm: Algorithm, protocol: Protocol, own_part: float = 0.0, *, reduced: bool = False
+    ) -> float:
+        """Share of the wires' rate, where a rank's own part, which it copies, is so much of what it sends."""
         if algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE):
             return self.inside.nvls_share
-        return (self.inside.tree_share if algorithm == Algorithm.TREE else self.inside.ring_share)[protocol]
+        found = (self.inside.tree_share if algorithm == Algorithm.TREE else self.inside.ring_share)[protocol]
+        own = self.inside.own_reduced if reduced else self.inside.own
+        return found / (1 + own * own_part)
 
-    def sends(self, protocol: Protocol, *, exchange: bool, nodes: int) -> tuple[float, float, float]:
+    def sends(
+        self, protocol: Protocol, *, exchange: bool, nodes: int, own_part: float = 0.0
+    ) -> tuple[float, float, float]:
         """(time in µs that sends take once, share of the wires' rate, GB/s of a channel's block)."""
         inside = self.inside
-        own = inside.exchange if exchange else inside.send
-        # copying its own block costs a rank of what NVLinks could move, and nothing of what adapters can
-        share = inside.exchange_share if exchange and nodes == 1 else inside.send_share
+        once = inside.launch + (inside.exchange if exchange else inside.send)[protocol]
+        share = inside.send_share / (1 + inside.own * own_part)
         block = inside.channel_gbps[protocol]
         rate = min(block, inside.exchange_gbps) if exchange else block
-        return inside.launch + own[protocol] + (self.between.base if nodes > 1 else 0.0), share, rate
+        return once + (self.between.base if nodes > 1 else 0.0), share, rate
 
     def hops_us(self, algorithm: Algorithm, protocol: Protocol) -> dict[str, float]:
         """Time in µs of a step over "nvlink", "pcie" and "net"."""
