@@ -25,6 +25,7 @@ from fabrictwin.torch.rank_recorder import RankRecorder
 from fabrictwin.torch.recording import LOGS, RECORDERS, own_copies
 
 _Backend: Any = torch._C._distributed_c10d.Backend
+_Gloo: Any = dist.ProcessGroupGloo
 
 
 def _constructible() -> bool:
@@ -129,21 +130,22 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
-        self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("fabrictwin/", store), rank, size, timeout)
+        self._gloo = _Gloo(dist.PrefixStore("fabrictwin/", store), rank, size, timeout)
         if not IS_BACKEND:  # what is not a call is asked of a group's backend
             self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._gloo)
         self._sequence, self._timeout = 0, timeout
         self._key: str | None = None
+        self.called = NAME  # by the program: another backend's name where this one takes its place
 
     # ------------------------------------------------------------------ what c10d asks
 
     def getBackendName(self) -> str:  # noqa: N802
         """Return the name."""
-        return NAME
+        return self.called
 
     def name(self) -> str:
         """Return the name."""
-        return NAME
+        return self.called
 
     @property
     def supports_splitting(self) -> bool:
@@ -177,7 +179,7 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
             for group, ranks in c10d._world.pg_group_ranks.items():
                 if not isinstance(group, dist.ProcessGroup):  # c10d's number for groups without this rank
                     continue
-                name = c10d._world.pg_names.get(group, "")
+                name = recorder.key(c10d._world.pg_names.get(group, ""))
                 backends = [group._get_backend(device) for device in group._device_types]
                 if any(one is self for one in (group, *backends)):
                     members = tuple(sorted(ranks, key=ranks.__getitem__))

@@ -25,6 +25,15 @@ class RankRecorder:
         self._host: set[int] = set()  # what streams to come wait for
         self._last: dict[str, int] = {}
         self._flying: set[int] = set()
+        self._generation = 0
+
+    def regrouped(self) -> None:
+        """Take groups from now on for others than those before: c10d counts their names anew."""
+        self._generation += 1
+
+    def key(self, name: str) -> str:
+        """Return the key of a group that c10d gives a name."""
+        return f"{name} of {self._generation}" if self._generation else name
 
     def begin(self) -> None:
         """Forget what was recorded so far: what is to be kept begins here."""

@@ -160,6 +160,8 @@ def answer(gpu: ModelledGpu) -> None:
     model_streams()
     # the names of any accelerator, which a build for CUDA would ask of its driver
     for name, value in (
+        ("is_available", answers["is_available"]),
+        ("current_accelerator", lambda *_, **__: torch.device("cuda")),
         ("device_count", answers["device_count"]),
         ("current_device_index", answers["current_device"]),
         ("set_device_index", answers["set_device"]),
