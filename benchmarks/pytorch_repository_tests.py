@@ -1,12 +1,12 @@
 """PyTorch's distributed tests, those of its repository that no wheel brings, with the backend exchanged.
 
-    python benchmarks/pytorch_repository_tests.py FOLDER test_c10d_common.py '_composable/fsdp/*.py' --gpu
+    python benchmarks/pytorch_repository_tests.py FOLDER test_c10d_common.py '_composable/fsdp/*.py' --gpus 4
 
-FOLDER is `test/distributed` of a checkout of PyTorch, at the installed release or near it. Each file runs in a process
-of its own, whose tests fork theirs. Where a test asks for gloo or NCCL it gets `--backend`: fabrictwin, or gloo for
-comparison. With `--gpu` torch.cuda answers for a modelled GPU of which eight are there, whose tensors are on the CPU.
-A line a file; `--out` keeps a line of JSON a test, and `--against` names such a file of another run, whose outcomes
-that differ are printed.
+FOLDER is `test/distributed` of a checkout of PyTorch, at the installed release or near it. Each file runs in a
+process of its own, whose tests fork theirs. Where a test asks for gloo or NCCL it gets `--backend`: fabrictwin, or
+gloo for comparison. With `--gpus 4` torch.cuda answers for a modelled GPU of which four are there, whose tensors are
+on the CPU. A line a file; `--out` keeps a line of JSON a test, and `--against` names such a file of another run,
+whose outcomes that differ are printed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+REASONS = 6  # the most frequent, of a file
 KINDS = ("passed", "failed", "skipped")
 _ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)\b.*", re.MULTILINE)
 
@@ -64,7 +65,9 @@ def _exchange_process_groups() -> None:
         )  # fmt: skip
 
         def __init__(self, store: Any, rank: int, size: int, options: Any = None, timeout: Any = None) -> None:
-            given = timeout or (options if options is None or not hasattr(options, "_timeout") else options._timeout)
+            given = timeout or (
+                options if options is None or not hasattr(options, "_timeout") else options._timeout
+            )
             super().__init__(store, rank, size, given or c10d.default_pg_timeout)
 
     assert c10d_backend.dist is dist
@@ -72,15 +75,15 @@ def _exchange_process_groups() -> None:
         module.ProcessGroupGloo = Gloo  # type: ignore[misc, assignment]
 
 
-def _exchange(*, fabrictwin: bool, gpu: bool) -> Any:
+def _exchange(*, fabrictwin: bool, gpus: int) -> Any:
     """Exchange what tests run on; the modes that they run in."""
     from contextlib import ExitStack
 
     modes = ExitStack()
-    if gpu:
+    if gpus:
         from fabrictwin.torch.device.modelled_cuda import CudaOnCpu, ModelledGpu, answer
 
-        answer(ModelledGpu())
+        answer(ModelledGpu(count=gpus))
         modes.enter_context(CudaOnCpu())
     if fabrictwin:
         from fabrictwin.torch.exchanged_backend import exchange_backend
@@ -134,7 +137,8 @@ def _import_tests(folder: Path, file: str) -> Any:
 
     sys.path[:0] = [str((folder / file).parent), str(folder), str(folder.parent)]
     spec = importlib.util.spec_from_file_location(Path(file).stem, folder / file)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -153,7 +157,7 @@ def run_file(asked: argparse.Namespace) -> int:
     file, sys.argv[1:] = asked.files[0], []
     os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", str(asked.timeout))
     _fork_children()
-    with _exchange(fabrictwin=asked.backend == "fabrictwin", gpu=asked.gpu), open(asked.out, "a") as out:
+    with _exchange(fabrictwin=asked.backend == "fabrictwin", gpus=asked.gpus), open(asked.out, "a") as out:
         import torch
 
         torch.set_num_threads(1)
@@ -171,11 +175,13 @@ def _run_apart(asked: argparse.Namespace, file: str, out: Path) -> str:
     """Run a file's tests in a process of its own; why it ended early, if it did."""
     command = [sys.executable, __file__, str(asked.folder), file, "--here", "--out", str(out)]
     command += ["--backend", asked.backend, "--timeout", str(asked.timeout), "--only", asked.only]
-    command += ["--gpu"] if asked.gpu else []
+    command += ["--gpus", str(asked.gpus)]
     variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ}
     with tempfile.TemporaryFile("w+") as said:
         quiet = None if os.environ.get("SUITE_VERBOSE") else said
-        with subprocess.Popen(command, env=variables, stdout=quiet, stderr=quiet, start_new_session=True) as running:
+        with subprocess.Popen(
+            command, env=variables, stdout=quiet, stderr=quiet, start_new_session=True
+        ) as running:
             try:
                 code = running.wait(asked.file_timeout)
             except subprocess.TimeoutExpired:
@@ -191,7 +197,9 @@ def _run_apart(asked: argparse.Namespace, file: str, out: Path) -> str:
 
 
 def _reasons(rows: list[dict[str, Any]], kind: str) -> list[tuple[str, int]]:
-    return Counter(row["why"].split("\n")[0][:110] for row in rows if row["how"] == kind).most_common(asked_reasons)
+    return Counter(row["why"].split("\n")[0][:110] for row in rows if row["how"] == kind).most_common(
+        asked_reasons
+    )
 
 
 asked_reasons = 6
@@ -211,8 +219,9 @@ def run(asked: argparse.Namespace) -> int:
             rows = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
         counts = Counter(row["how"] for row in rows)
         every += [{"file": file, **row} for row in rows]
-        print(f"{file}: " + ", ".join(f"{counts[kind]} {kind}" for kind in KINDS)
-              + f", {time.perf_counter() - begun:.0f} s" + (f"; {early}" if early else ""), flush=True)  # fmt: skip
+        outcome = ", ".join(f"{counts[kind]} {kind}" for kind in KINDS)
+        ended = f"; {early}" if early else ""
+        print(f"{file}: {outcome}, {time.perf_counter() - begun:.0f} s{ended}", flush=True)
         for kind in ("failed", "skipped"):
             for why, count in _reasons(rows, kind):
                 print(f"    {count} {kind}: {why}", flush=True)
@@ -241,7 +250,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("files", nargs="+", help="files of the folder, or patterns")
     parser.add_argument("--backend", default="fabrictwin", choices=["fabrictwin", "gloo"])
-    parser.add_argument("--gpu", action="store_true", help="let torch.cuda answer for a modelled GPU")
+    parser.add_argument("--gpus", type=int, default=0, help="modelled GPUs that torch.cuda answers for")
     parser.add_argument("--only", default="", help="tests whose names have this word")
     parser.add_argument("--timeout", type=int, default=60, help="seconds that a test may take")
     parser.add_argument("--file-timeout", type=int, default=1800, help="seconds that a file may take")

@@ -140,7 +140,9 @@ def read_traces(
         form = found
         recognised.append((file, data))
     recognised, others = _one_job(recognised, asked, dict(files)) if form == "chakra" else (recognised, [])
-    passed += [(file, "its name is that of another job, which this archive or folder holds as well") for file in others]
+    passed += [
+        (file, "its name is that of another job, which this archive or folder holds as well") for file in others
+    ]
     traces = [one for file, data in recognised for one in _read(form, data, file, len(recognised), given)]
     if not traces:
         raise ConfigError(f"holds none of the traces that are read: {', '.join(FORMATS)}", file=paths[0])

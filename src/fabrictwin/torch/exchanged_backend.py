@@ -1,7 +1,8 @@
 """The backend `fabrictwin` in place of those that a program names, which go on to bear the names that it gave.
 
-A group of `gloo`, `nccl`, a map of devices to these, or of none becomes one of `fabrictwin`; other backends (`fake`,
-`mpi`, a program's own) are left alone. `get_backend` answers with the program's name, since programs choose by it.
+A group of `gloo`, `nccl`, a map of devices to these, or of none becomes one of `fabrictwin`; other backends
+(`fake`, `mpi`, a program's own) are left alone. `get_backend` answers with the program's name: programs choose by
+it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fabrictwin.torch import NAME, autoload
 from fabrictwin.torch.c10d_backend import backend_of
 from fabrictwin.torch.call_log import CallLog
 from fabrictwin.torch.rank_recorder import RankRecorder
-from fabrictwin.torch.recording import LOGS, RECORDERS
+from fabrictwin.torch.recording import LOGS, RECORDERS, WORLDS
 
 OUT = "FABRICTWIN_TORCH_OUT"  # the folder that ranks leave their records in
 EXCHANGED = ("gloo", "nccl", NAME)
@@ -47,6 +48,7 @@ def _initialised(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(backend, *args, **rest)
         for option in ("device_id", "pg_options"):  # of NCCL
             rest.pop(option, None)
+        WORLDS[0] += 1
         made = original(NAME, *args, **rest)
         _call(dist.group.WORLD, _name(backend))
         _record()
@@ -57,7 +59,8 @@ def _initialised(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _name(backend: Any) -> str:
     one = _default_name() if backend is None or "," in str(backend) else str(backend)
-    return dist.Backend(one.rpartition(":")[2])  # c10d's own object, which some compare by identity
+    found: str = dist.Backend(one.rpartition(":")[2])
+    return found  # c10d's own object, which some compare by identity
 
 
 def _call(group: Any, name: str) -> None:
@@ -65,20 +68,33 @@ def _call(group: Any, name: str) -> None:
 
 
 def _record() -> None:
-    """Record this process's calls from now on, into its record so far where there is one."""
+    """Record this process's calls from now on, into its record so far where there is one. Raises RuntimeError."""
+    rank, world = dist.get_rank(), dist.get_world_size()
     if RECORDERS:
-        RECORDERS[0].regrouped()
-        return
-    recorder = RankRecorder(dist.get_rank(), dist.get_world_size())
+        before = RECORDERS[0].trace
+        if (before.rank, before.world) == (rank, world):
+            RECORDERS[0].regrouped()
+            return
+        if os.environ.get(OUT):
+            raise RuntimeError(
+                f"fabrictwin: rank {before.rank} of {before.world} became rank {rank} of {world}, "
+                "expected one world from beginning to end"
+            )
+    recorder = RankRecorder(rank, world)
     RECORDERS[:] = [recorder]
     if os.environ.get(OUT):
-        LOGS[:] = [CallLog(Path(os.environ[OUT]) / f"calls.{dist.get_rank()}")]
+        LOGS[:] = [CallLog(Path(os.environ[OUT]) / f"calls.{rank}")]
     atexit.register(_leave, recorder)
 
 
 def _new_group(original: Callable[..., Any]) -> Callable[..., Any]:
     def new_group(
-        ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None, *args: Any, **rest: Any
+        ranks: Any = None,
+        timeout: Any = None,
+        backend: Any = None,
+        pg_options: Any = None,
+        *args: Any,
+        **rest: Any,
     ) -> Any:
         world = _NAMED.get(dist.group.WORLD) if dist.is_initialized() else None
         if not is_exchanged(backend) or world is None:
@@ -139,6 +155,8 @@ def _leave(recorder: RankRecorder) -> None:
 def exchange_backend() -> None:
     """Let every group that a program makes from now on be the twin's, whatever backend it names."""
     autoload.register()
+    for kept in (RECORDERS, LOGS):  # processes that a rank forks are not the rank
+        os.register_at_fork(after_in_child=kept.clear)
     for module in (dist, c10d):
         module.is_nccl_available = lambda: True  # the twin's stands in for it, also in builds for CPUs
     for name, changed in (
