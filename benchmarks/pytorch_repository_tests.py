@@ -4,7 +4,7 @@
 
 FOLDER is `test/distributed` of a checkout of PyTorch, at the installed release or near it. Each file runs in a
 process of its own, whose tests fork theirs. Where a test asks for gloo or NCCL it gets `--backend`: fabrictwin, or
-gloo for comparison. With `--gpus 4` torch.cuda answers for a modelled GPU of which four are there, whose tensors are
+gloo for comparison. With `--gpus 4` torch.cuda answers for a modelled GPU of which four are there; tensors are
 on the CPU. A line a file; `--out` keeps a line of JSON a test, and `--against` names such a file of another run,
 whose outcomes that differ are printed.
 """

@@ -79,11 +79,17 @@ def script_place(arguments: list[str]) -> int:
 
 
 def torchrun(
-    spec: Source, arguments: list[str], *, save: str | Path | None = None, stage: Stage | None = None
+    spec: Source,
+    arguments: list[str],
+    *,
+    save: str | Path | None = None,
+    measured: bool = False,
+    stage: Stage | None = None,
 ) -> Result:
     """Run a script under torchrun on the twin's backend, then play what it did on the spec's cluster.
 
     `arguments` are torchrun's: its options, the script, and the script's own. `save` keeps the captured job.
+    `measured`: compute takes what it took on this machine's processor, not what the cluster's GPU would take.
     Raises ConfigError, SimulatedError where the program fails.
     """
     from fabrictwin.torch.device.cluster_gpu import cluster_gpu
@@ -92,7 +98,7 @@ def torchrun(
 
     asked, tell = load(spec), stage or silent
     _need_torch("torchrun")
-    environment = cluster_gpu(asked)[2]
+    environment = {**cluster_gpu(asked)[2], "FABRICTWIN_TORCH_MEASURED": "1" if measured else ""}
     at = script_place(arguments)
     script = Path(arguments[at])
     if not script.is_file():

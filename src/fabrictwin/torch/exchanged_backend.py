@@ -24,7 +24,7 @@ from fabrictwin.torch import NAME, autoload
 from fabrictwin.torch.c10d_backend import backend_of
 from fabrictwin.torch.call_log import CallLog
 from fabrictwin.torch.rank_recorder import RankRecorder
-from fabrictwin.torch.recording import LOGS, RECORDERS, WORLDS
+from fabrictwin.torch.recording import LOGS, NOTES, RECORDERS, WORLDS
 
 OUT = "FABRICTWIN_TORCH_OUT"  # the folder that ranks leave their records in
 EXCHANGED = ("gloo", "nccl", NAME)
@@ -81,6 +81,7 @@ def _record() -> None:
                 "expected one world from beginning to end"
             )
     recorder = RankRecorder(rank, world)
+    recorder.trace.notes += NOTES
     RECORDERS[:] = [recorder]
     if os.environ.get(OUT):
         LOGS[:] = [CallLog(Path(os.environ[OUT]) / f"calls.{rank}")]
@@ -132,8 +133,8 @@ def _recv(original: Callable[..., Any]) -> Callable[..., Any]:
 def _monitored_barrier(original: Callable[..., None]) -> Callable[..., None]:
     def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         asked = group or dist.group.WORLD
-        if asked not in _NAMED or c10d._rank_not_in_group(asked) or dist.get_backend(asked) != "gloo":
-            original(group, timeout, wait_all_ranks)  # which knows what to say of others than gloo
+        if asked not in _NAMED or c10d._rank_not_in_group(asked):
+            original(group, timeout, wait_all_ranks)
             return
         found = timedelta(seconds=timeout) if isinstance(timeout, int | float) else timeout
         backend_of(asked).monitored_barrier(found, wait_all_ranks)

@@ -44,10 +44,11 @@ class RankRecorder:
         """Make a group known by the name that calls give it."""
         self.trace.groups[key] = ranks, description
 
-    def compute(self, name: str, work: Work) -> None:
-        """Take a kernel, behind all that its stream waits for."""
+    def compute(self, name: str, work: Work, took_ps: int | None = None) -> None:
+        """Take a kernel, behind all that its stream waits for; by its work, or by the time that it took."""
         before = self._before_next(self.stream)
-        self.trace.operations.append(Compute(name, tuple(sorted(before)), None, work))
+        given = None if took_ps is not None else work
+        self.trace.operations.append(Compute(name, tuple(sorted(before)), took_ps, given))
         before.clear()
         before.add(len(self.trace.operations) - 1)
 

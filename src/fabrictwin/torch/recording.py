@@ -13,6 +13,7 @@ RECORDERS: list[RankRecorder] = []  # of this process, once a group is made
 LOGS: list[CallLog] = []  # of this process, where somebody compares
 OWN: list[None] = []  # not empty while the backend itself copies, which a program on NCCL does not
 
+NOTES: list[str] = []  # on the record, for people
 WORLDS = [0]  # how often the program has made its world: stores keep the addresses of groups that have ended
 
 

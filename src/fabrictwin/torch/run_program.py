@@ -1,14 +1,16 @@
 """What `fabrictwin torchrun` starts in place of a program: the program, on the twin's backend, recorded.
 
 Groups are of the backend `fabrictwin` whatever the program names. Compute is every operator that
-PyTorch dispatches; what it took on this machine's processor is of no account. `device="cuda"` is the CPU, and
-torch.cuda answers for the cluster's GPU.
+PyTorch dispatches; what it took on this machine is of no account unless that was asked for. `device="cuda"`
+is the CPU, and torch.cuda answers for the cluster's GPU.
 """
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +23,31 @@ from fabrictwin.torch.device.modelled_cuda import CudaOnCpu, answer, modelled_gp
 from fabrictwin.torch.device.tensor_memory import MEMORY
 from fabrictwin.torch.exchanged_backend import exchange_backend
 from fabrictwin.torch.operator_recorder import record_operator, tensors_of
-from fabrictwin.torch.recording import OWN, RECORDERS, eager
+from fabrictwin.torch.recording import NOTES, OWN, RECORDERS, eager
 
+MEASURED = "FABRICTWIN_TORCH_MEASURED"  # not empty where compute takes what it took on this machine
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class ComputeRecorder(TorchDispatchMode):  # type: ignore[misc]
-    """Every operator on plain tensors, as work by its shapes."""
+    """Every operator on plain tensors, as work by its shapes; `measured`: as the time that it took."""
+
+    def __init__(self, *, measured: bool = False) -> None:
+        super().__init__()
+        self._measured = measured
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Record an operator and run it. Tensors of other classes are left to what they are made of."""
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
+        begun = time.perf_counter_ns()
         result = func(*args, **(kwargs or {}))
+        took_ps = (time.perf_counter_ns() - begun) * 1000 if self._measured else None
         plain = all(type(one) in _PLAIN for one in tensors_of(result))
         if plain and not OWN:
             MEMORY.returned(result)
         if plain and not OWN and RECORDERS:
-            record_operator(RECORDERS[0], func, args, kwargs, result)
+            record_operator(RECORDERS[0], func, args, kwargs, result, took_ps)
         return result
 
 
@@ -58,7 +67,10 @@ def main() -> None:
     script = sys.argv[1]
     sys.argv = sys.argv[1:]
     sys.path[0] = str(Path(script).absolute().parent)
-    with CudaOnCpu(), ComputeRecorder():
+    measured = bool(os.environ.get(MEASURED))
+    if measured:
+        NOTES.append("compute takes what it took on this machine's processor, as was asked for")
+    with CudaOnCpu(), ComputeRecorder(measured=measured):
         runpy.run_path(script, run_name="__main__")
 
 

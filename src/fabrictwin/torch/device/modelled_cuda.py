@@ -136,10 +136,8 @@ def _answers(gpu: ModelledGpu) -> dict[str, Any]:
         "get_device_properties": lambda *_: properties,
         "is_bf16_supported": lambda *_, **__: gpu.capability >= (8, 0),
         "memory_stats": lambda *_: {
-            "allocated_bytes.all.current": MEMORY.held,
-            "allocated_bytes.all.peak": MEMORY.most,
-            "reserved_bytes.all.current": MEMORY.held,
-            "reserved_bytes.all.peak": MEMORY.most,
+            **{f"{kind}_bytes.all.current": MEMORY.held for kind in ("allocated", "active", "reserved")},
+            **{f"{kind}_bytes.all.peak": MEMORY.most for kind in ("allocated", "active", "reserved")},
             "num_alloc_retries": 0,
             "num_ooms": 0,
         },
