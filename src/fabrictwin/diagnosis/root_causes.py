@@ -23,7 +23,8 @@ def ranked(findings: list[Finding]) -> list[Finding]:
         if better:
             parents[i] = min(better)
     roots = [i for i in range(len(ordered)) if _root(i, parents) == i]
-    return [_with_consequences(i, ordered, parents, roots) for i in roots]
+    # a warning that explains an error goes before other warnings
+    return sorted((_with_consequences(i, ordered, parents, roots) for i in roots), key=_weight)
 
 
 def _weight(finding: Finding) -> tuple[int, float, str, str]:
