@@ -146,7 +146,16 @@ for backend, named in (("nccl", "nccl"), ("cpu:gloo,cuda:nccl", "nccl"), (None, 
         pass
     else:
         raise AssertionError("took no tensors")
+    both = torch.full((1 << 16,), rank + 1.0, device="cuda")
+    dist.all_reduce(both, op=ReduceOp.AVG, async_op=True)
+    torch.cuda.synchronize()  # which waits for NCCL's stream as well
+    assert both.eq(1.5).all()
     dist.destroy_process_group()
+from torch.testing._internal.two_tensor import TwoTensor
+dist.init_process_group("nccl")
+wraps = TwoTensor(torch.full((4,), rank + 1.0), torch.full((4,), 10.0 * (rank + 1)))
+dist.all_reduce(wraps, op=ReduceOp.AVG)
+assert wraps.a.eq(1.5).all() and wraps.b.eq(15.0).all()
 made = []
 thread = threading.Thread(target=lambda: made.append(torch.ones(2, device="cuda")))
 thread.start(); thread.join()
@@ -159,7 +168,7 @@ def test_groups_bear_the_names_that_a_program_gives_and_can_be_made_anew(spec: f
     (tmp_path / "names.py").write_text(NAMES)
     found = _run(spec, 2, tmp_path / "names.py")
     calls = sum(row["calls"] for row in found.communications)
-    assert calls == 4 * 9  # of each of four worlds, all recorded
+    assert calls == 4 * 10 + 2  # of each of four worlds, all recorded, and of what a tensor wraps
 
 
 @pytest.mark.second

@@ -20,10 +20,10 @@ from torch.distributed import distributed_c10d as c10d
 
 from fabrictwin.nccl.lowering.tasks import Kind
 from fabrictwin.torch import NAME
-from fabrictwin.torch.call_arguments import flat, listed, nested, options
+from fabrictwin.torch.call_arguments import flat, held, listed, nested, options
 from fabrictwin.torch.operator_recorder import first_of, size_of
 from fabrictwin.torch.rank_recorder import RankRecorder
-from fabrictwin.torch.recording import LOGS, RECORDERS, WORLDS, own_copies
+from fabrictwin.torch.recording import LOGS, PENDING, RECORDERS, WORLDS, own_copies
 
 _Backend: Any = torch._C._distributed_c10d.Backend
 _Gloo: Any = dist.ProcessGroupGloo
@@ -65,6 +65,8 @@ class RecordedWork(dist.Work):  # type: ignore[misc]
         super().__init__()
         self._inner, self._value, self._posted, self._finish = inner, result, posted, finish
         self._future: Any = None
+        if inner is not None:
+            PENDING[id(self)] = self._arrived
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait for the bytes, and let what follows wait for the modelled call."""
@@ -79,6 +81,7 @@ class RecordedWork(dist.Work):  # type: ignore[misc]
             with _waiting(self._posted):
                 self._inner.wait() if not timeout else self._inner.wait(timeout)
         self._inner = None
+        PENDING.pop(id(self), None)
         if self._finish is not None:
             with own_copies():
                 self._finish()
@@ -113,13 +116,14 @@ class AnySourceWork(RecordedWork):
 
     def __init__(self, inner: Any, tensors: Any, received: Callable[[int], Posted | None]) -> None:
         super().__init__(inner, tensors, None, None)
-        self._gloos, self._received = inner, received
+        self._gloos = inner
+        self._received: Callable[[int], Posted | None] | None = received
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait for the bytes, and let what follows wait for the modelled message."""
-        if self._inner is not None:
+        if self._received is not None:
             self._arrived(timeout)
-            self._posted = self._received(self._source_rank())
+            self._posted, self._received = self._received(self._source_rank()), None
         return super().wait()
 
     def _source_rank(self) -> int:
@@ -266,6 +270,14 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
 
         return copy
 
+    @staticmethod
+    def _all_of(works: Sequence[Any]) -> Callable[[], None]:
+        def wait() -> None:
+            for one in works:
+                one.wait()
+
+        return wait
+
     # ------------------------------------------------------------------ collectives
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None, *, op: Any = None) -> Any:
@@ -273,6 +285,10 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
         tensors, opts = listed(tensors), options("AllreduceOptions", opts, op=op, timeout=timeout)
         if not tensors:
             return self._gloo.allreduce(tensors, opts)  # which says what is wrong
+        parts = held(tensors)
+        if parts is not tensors:
+            each = [self.allreduce(one, op=opts.reduceOp, timeout=opts.timeout) for one in parts]
+            return RecordedWork(None, tensors, None, self._all_of(each))
         posted = self._recorded("all_reduce", size_of(tensors), first_of(tensors))
         finish = self._divide(tensors) if self._summed(opts) else None
         scaled = self._scaled(opts, tensors)
@@ -293,6 +309,10 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
         tensors, opts = listed(tensors), options("BroadcastOptions", opts, root=root, timeout=timeout)
         if not tensors:
             return self._gloo.broadcast(tensors, opts)  # which says what is wrong
+        parts = held(tensors)
+        if parts is not tensors:
+            each = [self.broadcast(one, root=opts.rootRank, timeout=opts.timeout) for one in parts]
+            return RecordedWork(None, tensors, None, self._all_of(each))
         posted = self._recorded("broadcast", size_of(tensors), first_of(tensors), opts.rootRank)
         return RecordedWork(self._gloo.broadcast(tensors, opts), tensors, posted, None)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def listed(tensors: Any) -> Any:
@@ -30,6 +31,17 @@ def flat(tensors: Any) -> Any:
         if not tensors or isinstance(tensors[0], torch.Tensor)
         else [one for each in tensors for one in each]
     )
+
+
+def held(tensors: Any) -> Any:
+    """Return tensors that have bytes of their own: a wrapper's are those of the tensors that it holds."""
+    if not any(is_traceable_wrapper_subclass(one) for one in tensors):
+        return tensors
+    found: list[torch.Tensor] = []
+    for one in tensors:
+        wraps = is_traceable_wrapper_subclass(one)
+        found += held([getattr(one, name) for name in one.__tensor_flatten__()[0]]) if wraps else [one]
+    return found
 
 
 def options(

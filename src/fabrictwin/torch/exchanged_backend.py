@@ -24,7 +24,7 @@ from fabrictwin.torch import NAME, autoload
 from fabrictwin.torch.c10d_backend import backend_of
 from fabrictwin.torch.call_log import CallLog
 from fabrictwin.torch.rank_recorder import RankRecorder
-from fabrictwin.torch.recording import LOGS, NOTES, RECORDERS, WORLDS
+from fabrictwin.torch.recording import LOGS, NOTES, PENDING, RECORDERS, WORLDS
 
 OUT = "FABRICTWIN_TORCH_OUT"  # the folder that ranks leave their records in
 EXCHANGED = ("gloo", "nccl", NAME)
@@ -156,7 +156,7 @@ def _leave(recorder: RankRecorder) -> None:
 def exchange_backend() -> None:
     """Let every group that a program makes from now on be the twin's, whatever backend it names."""
     autoload.register()
-    for kept in (RECORDERS, LOGS):  # processes that a rank forks are not the rank
+    for kept in (RECORDERS, LOGS, PENDING):  # processes that a rank forks are not the rank
         os.register_at_fork(after_in_child=kept.clear)
     for module in (dist, c10d):
         module.is_nccl_available = lambda: True  # the twin's stands in for it, also in builds for CPUs
