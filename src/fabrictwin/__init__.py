@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fabrictwin.api.nccl_tests import NcclTest, nccl_tests
     from fabrictwin.api.plan import Plan, plan
     from fabrictwin.api.run import Result, run
+    from fabrictwin.api.servers import ServerComparison, ServerPlan, ServerRun, serve
     from fabrictwin.api.specs import import_config, load
     from fabrictwin.api.sweep import Sweep, sweep
     from fabrictwin.api.tables import Table
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _HOME = {
     "load": "api.specs",
     "run": "api.run",
+    "serve": "api.servers",
     "plan": "api.plan",
     "calibrate": "calibration.calibrate",
     "campaign": "api.campaign",
@@ -58,6 +60,9 @@ _HOME = {
     "ui": "api.ui",
     "Spec": "cluster.spec.spec",
     "Result": "api.run",
+    "ServerComparison": "api.servers",
+    "ServerPlan": "api.servers",
+    "ServerRun": "api.servers",
     "Plan": "api.plan",
     "CampaignStudy": "api.campaign",
     "Comparison": "api.compare",
@@ -90,6 +95,9 @@ __all__ = [
     "NcclTest",
     "Plan",
     "Result",
+    "ServerComparison",
+    "ServerPlan",
+    "ServerRun",
     "SimulatedError",
     "Spec",
     "Sweep",
@@ -111,6 +119,7 @@ __all__ = [
     "nccl_tests",
     "plan",
     "run",
+    "serve",
     "sweep",
     "ui",
 ]
