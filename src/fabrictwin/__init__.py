@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from fabrictwin.api.nccl_tests import NcclTest, nccl_tests
     from fabrictwin.api.plan import Plan, plan
     from fabrictwin.api.run import Result, run
-    from fabrictwin.api.servers import ServerComparison, ServerPlan, ServerRun, serve
+    from fabrictwin.api.servers.serve import ServerRun, serve
+    from fabrictwin.api.servers.server_comparison import ServerComparison
+    from fabrictwin.api.servers.server_plan import ServerPlan
     from fabrictwin.api.specs import import_config, load
     from fabrictwin.api.sweep import Sweep, sweep
     from fabrictwin.api.tables import Table
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 _HOME = {
     "load": "api.specs",
     "run": "api.run",
-    "serve": "api.servers",
+    "serve": "api.servers.serve",
     "plan": "api.plan",
     "calibrate": "calibration.calibrate",
     "campaign": "api.campaign",
@@ -60,9 +62,9 @@ _HOME = {
     "ui": "api.ui",
     "Spec": "cluster.spec.spec",
     "Result": "api.run",
-    "ServerComparison": "api.servers",
-    "ServerPlan": "api.servers",
-    "ServerRun": "api.servers",
+    "ServerComparison": "api.servers.server_comparison",
+    "ServerPlan": "api.servers.server_plan",
+    "ServerRun": "api.servers.serve",
     "Plan": "api.plan",
     "CampaignStudy": "api.campaign",
     "Comparison": "api.compare",

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from fabrictwin.api.answers import Answer
-from fabrictwin.api.servers import ServerComparison, compare_server, is_server
+from fabrictwin.api.servers.serve import is_server
+from fabrictwin.api.servers.server_comparison import ServerComparison, compare_server
 from fabrictwin.api.specs import Source, load
 from fabrictwin.api.tables import Table
 from fabrictwin.base.errors import ConfigError

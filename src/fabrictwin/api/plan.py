@@ -6,7 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from fabrictwin.api.servers import ServerObjective, ServerPlan, is_server, plan_server
+from fabrictwin.api.servers.serve import is_server
+from fabrictwin.api.servers.server_plan import ServerObjective, ServerPlan, plan_server
 from fabrictwin.api.specs import Source, load
 from fabrictwin.api.tables import Table
 from fabrictwin.base.progress import silent

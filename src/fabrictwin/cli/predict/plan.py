@@ -50,7 +50,7 @@ def plan(
     server, the fewest GPUs that meet --ttft and --tpot at --rate.
     """
     from fabrictwin.api.plan import plan as search
-    from fabrictwin.api.servers import ServerPlan
+    from fabrictwin.api.servers.server_plan import ServerPlan
     from fabrictwin.base.progress import Progress
     from fabrictwin.cluster.spec.spec import load_spec
 

@@ -46,7 +46,7 @@ def serve(
     """Predict the table of `vllm bench serve` for a server: time to first token, time per token, throughput."""
     import json
 
-    from fabrictwin.api.servers import serve as run_server
+    from fabrictwin.api.servers.serve import serve as run_server
     from fabrictwin.base.progress import Progress
     from fabrictwin.base.textfile import write_text
     from fabrictwin.cluster.spec.spec import load_spec
