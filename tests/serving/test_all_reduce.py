@@ -52,7 +52,7 @@ def test_the_custom_kernel_ends_at_the_exact_size(size: int, capability: int, bo
     ],
 )
 def test_flashinfer_goes_first_up_to_the_exact_size(size: int, capability: int, most: int, beyond: str) -> None:
-    """What vLLM 0.33.0 does: tensors of the size itself are taken, others go on as without it."""
+    """In vLLM 0.33.0 tensors of the size itself are taken, others go on as without it."""
     links = "nvlink4" if capability == 90 else "nvlink5"
     one = TensorGroup(size, size, links, capability, flashinfer=True)
     assert one.way(most) == one.way(1024) == "flashinfer"

@@ -3,7 +3,7 @@
 Order of dispatch (`vllm/distributed/device_communicators/cuda_communicator.py`), for a group inside one node:
 FlashInfer's all-reduce up to a size, from 0.29 on; the custom all-reduce for 2, 4, 6 or 8 GPUs of an NVLink switch
 below a size; PyTorch's symmetric memory below another; else NCCL. Between nodes all go to NCCL, whose choice and
-time there are the twin's. Sizes are those of `all_reduce_utils.py`, for FlashInfer of `allreduce_rms_fusion.py` too.
+time there are the twin's. Sizes are those of `all_reduce_utils.py` and, for FlashInfer, `allreduce_rms_fusion.py`.
 Left out: FlashInfer between nodes of one NVLink domain, its fusion with the norm, and NCCL's symmetric memory, off
 by default.
 
