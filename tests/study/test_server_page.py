@@ -12,8 +12,10 @@ from support.servers import MODELS, server_spec
 from fabrictwin.catalog.price_book import price_book
 from fabrictwin.cli import main
 from fabrictwin.cluster.spec.spec import Spec, load_spec
+from fabrictwin.serving.config.server import server, serving_section
 from fabrictwin.serving.engine.replica import STEP_FIELDS
 from fabrictwin.serving.predict import predict
+from fabrictwin.serving.report.sent_bytes import EXPERTS, PIPELINE, TENSOR_PARALLEL, sent_per_token
 from fabrictwin.serving.report.token_time import token_time
 from fabrictwin.study.servers.gains import as_it_is, gains
 from fabrictwin.study.servers.token_cost import Prices
@@ -63,6 +65,23 @@ def test_steps_tell_decodes_from_prompts(tmp_path: Path) -> None:
     assert prompts == found.fields["total_input_tokens"]
 
 
+def test_what_a_gpu_sends_for_a_token(tmp_path: Path) -> None:
+    """Llama 3 8B: 65 all-reduces of 8 KiB a token, of which each of four moves 3/2; two rows a stage."""
+
+    def sent(**serving: Any) -> dict[str, float]:
+        ready = spec_of(tmp_path, serving, hosts=2)
+        return sent_per_token(server(ready, serving_section(ready)).served)
+
+    assert sent() == {}
+    assert sent(tensor_parallel_size=4) == {TENSOR_PARALLEL: 65 * 8192 * 1.5}
+    both = sent(tensor_parallel_size=4, pipeline_parallel_size=2)
+    assert both == {TENSOR_PARALLEL: 65 * 8192 * 1.5 / 2, PIPELINE: 2 * 8192 / 4 / 2}
+    experts = {"model": str(MODELS / "mixtral-8x7b.json"), "data_parallel_size": 4, "enable_expert_parallel": True}
+    assert sent(**experts) == {EXPERTS: 3 * (2 * 4096 + 8) * 2 * 32}
+    calls = sent(**experts, all2all_backend="deepep_low_latency")[EXPERTS]
+    assert calls == pytest.approx(2 * 0.75 * 4096 * (2 + 2) * 32)  # two copies in 16 bits each way
+
+
 def test_tokens_cost_what_their_gpus_do(tmp_path: Path) -> None:
     prices = Prices.of(spec_of(tmp_path), price_book(None))
     one, two = (prices.token(gpus=gpus, tokens_per_s=1000.0) for gpus in (1, 2))
@@ -87,9 +106,16 @@ def test_changes_are_run_and_those_that_do_not_fit_left_out(tmp_path: Path) -> N
 def test_the_page_and_a_row_a_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     page, rows = tmp_path / "s.html", tmp_path / "r.parquet"
-    assert main(["serve", str(server_spec(tmp_path)), "--page", str(page), "--csv", str(rows)]) == 0
+    two = {"tensor_parallel_size": 2}
+    assert main(["serve", str(server_spec(tmp_path, two)), "--page", str(page), "--csv", str(rows)]) == 0
     text = page.read_text()
-    for said in ("Where the time between tokens goes", "weights in fp8", "KV cache", "USD"):
+    for said in (
+        "What each GPU sends to others",
+        "Where the time between tokens goes",
+        "weights in fp8",
+        "KV cache",
+        "USD",
+    ):
         assert said in text
     table = parquet.read_table(rows)
     assert table.num_rows == 30
