@@ -116,6 +116,12 @@ FITS = (
 )
 
 
+def generations(published: Published) -> dict[str, set[str]]:
+    """Return the hardware that each generation's section stands on."""
+    inside = {one.section: one.series for one in FITS if one.part == "inside"}
+    return {name: {published.series[one].hardware for one in series} for name, series in inside.items()}
+
+
 def fitted_to(published: Published) -> set[str]:
     """Return the hardware that any section stands on."""
     return {published.series[name].hardware for one in FITS for name in one.series}

@@ -16,8 +16,8 @@ from fabrictwin.catalog.error_ranges import (
     STEP,
     regime_of,
 )
-from fabrictwin.validation.collective_series import Outcome, Published, hardware_of, judge, together
-from fabrictwin.validation.collectives_fit import fit_without, fit_without_series
+from fabrictwin.validation.collective_series import Outcome, Published, judge, together
+from fabrictwin.validation.collectives_fit import fit_without_series, generations
 from fabrictwin.validation.held_out import HeldOut
 from fabrictwin.validation.published_data import Measurements
 from fabrictwin.validation.ranges.error_cells import Held, Key
@@ -59,15 +59,15 @@ def _span(measurements: Measurements, outcome: Step) -> str:
 
 
 def collective_rows(published: Published, stage: Stage) -> list[Held]:
-    """Return rows of collectives: what was published of each machine left out, then each hardware as a whole."""
+    """Return rows of collectives: what was published of each machine left out, then each generation."""
     rows: list[Held] = []
     for names in together(published):
         fitted = fit_without_series(published, names, stage=stage)
         rows += _rows(judge(published, names=names, fitted=fitted), COLLECTIVE.known, names[0])
-    for hardware in hardware_of(published):
-        own = [name for name, series in published.series.items() if series.hardware == hardware]
-        fitted = fit_without(published, hardware, stage=stage)
-        rows += _rows(judge(published, names=own, fitted=fitted), COLLECTIVE.without_hardware, hardware)
+    for generation, hardware in generations(published).items():
+        own = tuple(name for name, series in published.series.items() if series.hardware in hardware)
+        fitted = fit_without_series(published, own, stage=stage)
+        rows += _rows(judge(published, names=own, fitted=fitted), COLLECTIVE.without_hardware, generation)
     return rows
 
 
