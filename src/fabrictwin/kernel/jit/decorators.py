@@ -90,3 +90,7 @@ outlined = _called(_nrt=False)
 
 # An entry point whose whole call tree allocates nothing.
 hot_entry = entry if PLAIN else numba.njit(cache=True, nogil=True, _nrt=False)
+
+# Of several states, reached by their addresses (`by_reference.table_at`); without addresses these stay Python's.
+across = (lambda function: function) if PLAIN else outlined
+across_entry = (lambda function: function) if PLAIN else hot_entry
