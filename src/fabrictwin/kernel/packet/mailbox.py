@@ -1,10 +1,10 @@
 """Events that one part of the fabric schedules in another: arrivals of packets, and credits.
 
-A part keeps what it sends in chains of blocks, one for each part and event lane, in the order of time. Once the window is
-over the other part puts them onto its own lanes: what comes by one lane lies the same delay after its cause, so it
-comes after everything that came by it before. Ties go to the part with the lower number. What has no lane goes to
-the heap, before what is scheduled there itself, by part and order of sending. So nothing depends on how long
-windows are, nor on who runs first.
+A part keeps what it sends in chains of blocks, one for each part and event lane, in the order of time. Once the
+window is over the other part puts them onto its own lanes: what comes by one lane lies the same delay after its
+cause, so it comes after everything that came by it before. Ties go to the part with the lower number. What has no
+lane goes to the heap, before what is scheduled there itself, by part and order of sending. So nothing depends on
+how long windows are, nor on who runs first.
 
 A part fills one half of its mail while the other half, of the window before, is taken.
 """

@@ -1,12 +1,12 @@
 """A fabric in parts: each with its own clock, lanes, heap, pool of packets and random numbers.
 
-Time advances in windows no longer than the shortest delay between two parts. Within one, parts know nothing of each
-other: they are played one after the other, on one thread or several, in any order, and what crosses waits in
+Time advances in windows no longer than the shortest delay between two parts. Within one, parts know nothing of
+each other: they are played one after the other, on one thread or several, in any order, and what crosses waits in
 mailboxes (`mailbox`). What a part touches in a window fits into a core's cache, so parts pay on one thread too.
 Results depend on the parts, never on the threads.
 
-Ports, queue pairs and tasks stay in arrays that all parts share; each record, or the sender's or receiver's half of
-it, belongs to one part. Packets are handed over by their index; each part has a list of free ones.
+Ports, queue pairs and tasks stay in arrays that all parts share; each record, or the sender's or receiver's half
+of it, belongs to one part. Packets are handed over by their index; each part has a list of free ones.
 
 Parts are there only while time runs: `join` makes one whole of them, which can be changed from outside.
 
@@ -20,7 +20,6 @@ from threading import Thread
 from typing import Any
 
 import numpy as np
-
 from numba import config as numba_config
 
 from fabrictwin.kernel.jit.by_reference import addresses, table_at
@@ -163,7 +162,8 @@ def hand_over(giver, taker, count):
     taker.clock[0].free += count
 
 
-_SUMS = ("events", "hops", "open", "created", "delivered", "refused", "dropped", "lost_control", "payload_delivered")
+_SUMS = ("events", "hops", "open")
+_SUMS += ("created", "delivered", "refused", "dropped", "lost_control", "payload_delivered")
 _ARRIVALS = ("lane_arrive_full", "lane_arrive_ack", "lane_credit")
 _INBOUND_LANES = 6
 _BY_QUEUE_PAIR = (e.QueueEvent.WAKE, e.QueueEvent.SENT, e.QueueEvent.RTO, e.QueueEvent.CONTROL)
@@ -193,9 +193,10 @@ def window_ps(port: Any, part: Any) -> int:
 
 
 class Parts:
-    """The parts of a fabric at work, made of its whole state. `part` [P] is each port's, `random` each part's state.
+    """The parts of a fabric at work, made of its whole state.
 
-    Raises ValueError for parts that cannot be played apart (`window_ps`).
+    `part` [P] is each port's, `random` the state of each part's random numbers. Raises ValueError for parts that
+    cannot be played apart (`window_ps`).
     """
 
     def __init__(self, whole: State, config: Config, part: Any, random: list[int]) -> None:
@@ -252,8 +253,9 @@ class Parts:
         """Give every part its events, its share of the free packets, and room for tasks that end."""
         times, what = events
         owner = _part_of_events(whole, what, self.part)
-        ends = np.bincount(_part_of_tasks(whole, np.arange(len(whole.task)), self.part), minlength=len(self.states))
-        for at, (state, share) in enumerate(zip(self.states, np.array_split(free, len(self.states)), strict=True)):
+        parts = len(self.states)
+        ends = np.bincount(_part_of_tasks(whole, np.arange(len(whole.task)), self.part), minlength=parts)
+        for at, (state, share) in enumerate(zip(self.states, np.array_split(free, parts), strict=True)):
             mine = owner == at
             state = _with_events(state, times[mine], what[mine])
             _give_packets(state, share)
@@ -294,7 +296,7 @@ class Parts:
         self._addresses = None
 
     def grow_packets(self) -> None:
-        """Give the part that is short packets of the one with the most, or all twice as many where most are used."""
+        """Give the part that is short packets of the one with the most, or all more where most are in use."""
         taker, clocks = self.short, self._clocks
         if 2 * clocks.free.sum() > len(taker.packet):
             giver = self.states[int(np.argmax(clocks.free))]
@@ -304,7 +306,8 @@ class Parts:
         packet = records(2 * old, taker.packet.dtype)
         packet[:old] = taker.packet
         self.states = [state._replace(packet=packet) for state in self.states]
-        for state, share in zip(self.states, np.array_split(np.arange(old, 2 * old), len(self.states)), strict=True):
+        more = np.array_split(np.arange(old, 2 * old), len(self.states))
+        for state, share in zip(self.states, more, strict=True):
             _give_packets(state, share)
         self._addresses = None
 
@@ -382,7 +385,9 @@ def _events(states: list[State]) -> tuple[Any, Any]:
         mail = state.mail[mail_of(state)]
         found.append((mail.time, np.full(len(mail), s.NONE), mail.sequence, mail.what))
         columns += [(*one, np.full(len(one[0]), at)) for one in found]
-    time, lane, sequence, what, part = (np.concatenate(column).astype(np.int64) for column in zip(*columns))
+    time, lane, sequence, what, part = (
+        np.concatenate(column).astype(np.int64) for column in zip(*columns, strict=True)
+    )
     order = np.lexsort((sequence, lane, part, time))
     return time[order], what[order]
 

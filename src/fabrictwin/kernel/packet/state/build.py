@@ -179,7 +179,6 @@ def build(wiring: Wiring, config: Config) -> State:
     clock, settings = records(1, clock_dtype), records(1, settings_dtype)
     clock[0].random = (forwarding.seed * 0x9E3779B1 & s.M32) or 1
     clock[0].unroutable = clock[0].tasks_head = clock[0].called = s.NONE
-    clock[0].mail_time = s.NEVER
     one = settings[0]
     one.vl_bits, one.mtu, one.balance = bits, frames.mtu_bytes, forwarding.balance
     one.bitmap_mask = config.endpoints.window_packets - 1

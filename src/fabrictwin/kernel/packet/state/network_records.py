@@ -159,7 +159,7 @@ packet_dtype = layout(
     ("qp", "i4"),
     ("psn", "i8"),
     ("sent_ps", "i8"),  # DATA on its way to memory: its task
-    ("extra", "i8"),  # ACK: a packet received out of order, NONE; DATA: its task, then, accepted, what it completes
+    ("extra", "i8"),  # ACK: a packet received out of order, NONE; DATA: its task, once taken what it completes
     ("dst", "i4"),  # endpoint
     ("slot", "i4"),  # inlet slot, NONE where it starts
     ("wire", "i4"),
