@@ -19,7 +19,7 @@ from support.packet_wiring import US, fat_tree, infiniband, machine, ring, roce,
 from fabrictwin.kernel.packet import invariants as checks
 from fabrictwin.kernel.packet import parts as at_work
 from fabrictwin.kernel.packet.division import divide_ports, usual_parts
-from fabrictwin.kernel.packet.machine import MachineError
+from fabrictwin.kernel.packet.machine import Machine, MachineError
 from fabrictwin.kernel.packet.state import build
 from fabrictwin.kernel.packet.state import constants as s
 
@@ -227,8 +227,11 @@ def test_packets_go_back_to_parts_that_only_send(kind):
 def test_room_grows_in_the_part_that_is_short(monkeypatch):
     monkeypatch.setattr(build, "lane_room", lambda ports: 2)
     monkeypatch.setattr(at_work, "mail_entries", lambda chains, ports: (chains + 2 * 256 + 2) << 4)
+    grown, grow = [], Machine._grow
+    monkeypatch.setattr(Machine, "_grow", lambda m, status: grown.append(status) or grow(m, status))
     few = play(FEW[0])
     monkeypatch.undo()
+    assert {s.GROW_LANES, s.GROW_MAIL} <= set(grown)
     assert result(few) == result(play(FEW[0]))
 
 

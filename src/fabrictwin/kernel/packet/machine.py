@@ -13,7 +13,7 @@ from fabrictwin.kernel.packet.congestion import ALGORITHMS, Control, ibcc
 from fabrictwin.kernel.packet.connection import Connection
 from fabrictwin.kernel.packet.events import KIND_SHIFT, QueueEvent
 from fabrictwin.kernel.packet.invariants import Blocked, find_deadlock, pending
-from fabrictwin.kernel.packet.loop import begin, kick_all, ready_all, run
+from fabrictwin.kernel.packet.loop import begin, begin_at, kick_all, ready_all, run
 from fabrictwin.kernel.packet.parts import Parts, seeds_of, window_ps
 from fabrictwin.kernel.packet.state import build as b
 from fabrictwin.kernel.packet.state import constants as s
@@ -286,6 +286,11 @@ class Machine:
         """Start a task now if it waits for nothing."""
         self.join()
         begin(self.state, task, task + 1, self.now)
+
+    def begin_at(self, first: int, times: Any) -> None:
+        """Start tasks, from the first on, at these times if they wait for nothing."""
+        self.join()
+        begin_at(self.state, first, np.asarray(times, np.int64))
 
     def is_done(self, place: Place, count: int) -> bool:
         """Return True where both ends of so many tasks are done, so that others may take their place."""
