@@ -11,6 +11,7 @@ With the JIT off nothing changes: the NamedTuple itself is passed. So it is with
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -138,7 +139,7 @@ def _member(context, builder, table, words, field):
 
 if config.DISABLE_JIT or PLAIN:
 
-    def addresses(tables):
+    def addresses(tables: Any) -> Any:
         """Return what `table_at` finds them by."""
         return tables
 
@@ -148,7 +149,7 @@ if config.DISABLE_JIT or PLAIN:
 
 else:
 
-    def addresses(tables):
+    def addresses(tables: Any) -> Any:
         """Return int64 addresses of tuples, all of one type, which must live as long as these are used."""
         return np.array([each.table.ctypes.data for each in tables], np.int64)
 

@@ -13,7 +13,9 @@ from fabrictwin.kernel.jit.plain import PLAIN
 
 SPINS = 256  # looks at a counter before the core is given to others
 
-if config.DISABLE_JIT or PLAIN:
+THREADED = not (config.DISABLE_JIT or PLAIN)
+
+if not THREADED:
 
     def atomic_add(array, index, value):
         """Add to a counter and return what it was."""

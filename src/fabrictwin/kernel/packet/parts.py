@@ -20,150 +20,36 @@ from threading import Thread
 from typing import Any
 
 import numpy as np
-from numba import config as numba_config
 
-from fabrictwin.kernel.jit.by_reference import addresses, table_at
-from fabrictwin.kernel.jit.decorators import across, across_entry, hot_entry
-from fabrictwin.kernel.jit.plain import PLAIN
-from fabrictwin.kernel.jit.threads import SPINS, atomic_add, atomic_load, atomic_store, yield_core
+from fabrictwin.kernel.jit.by_reference import addresses
+from fabrictwin.kernel.jit.threads import THREADED
 from fabrictwin.kernel.packet import events as e
-from fabrictwin.kernel.packet.mailbox import mail_entries, mail_of, take_mail
+from fabrictwin.kernel.packet.mailbox import mail_entries, mail_of
 from fabrictwin.kernel.packet.state import build as b
 from fabrictwin.kernel.packet.state import constants as s
-from fabrictwin.kernel.packet.state.array_access import place
 from fabrictwin.kernel.packet.state.config import Config
 from fabrictwin.kernel.packet.state.records import plain_columns, records
 from fabrictwin.kernel.packet.state.state import State, chain_dtype, clock_dtype, heap_dtype, mail_dtype
-from fabrictwin.kernel.packet.stepping import address, call_loop
+from fabrictwin.kernel.packet.stepping import address
+from fabrictwin.kernel.packet.windows import (
+    BUDGET,
+    COLUMNS,
+    GO,
+    LENGTH,
+    OPEN,
+    SHORT,
+    STATUS,
+    UNTIL,
+    WHEN_DONE,
+    hand_over,
+    plan,
+    work,
+)
 
 LONGEST_WINDOW_PS = 10_000_000
-GO = -1  # a status: the next window is set
 
-# What threads share: int64, what one of them writes on a cache line of its own.
-LINE = 8
-ARRIVED = 0 * LINE  # threads at the end of the window
-TURN = 1 * LINE  # windows ended
-NEXT = 2 * LINE  # of `order`: the part that is played next
-END, HALF, STATUS, SHORT, HOPS = range(3 * LINE, 3 * LINE + 5)  # of the window; SHORT: the part that STATUS is of
-UNTIL, WHEN_DONE, BUDGET, OPEN, LENGTH = range(4 * LINE, 4 * LINE + 5)  # what is asked
-COLUMNS = 5 * LINE
-
-
-@across
-def _play(like, tables, windows, loop, at):
-    """One part, to the end of the window."""
-    state = table_at(like, tables, at)
-    clock = state.clock[0]
-    half = windows[HALF]
-    if clock.half != half:
-        if not take_mail(state, like, tables, 1 - half):
-            clock.status = clock.grow
-            clock.grow = s.IDLE
-            return
-        clock.half = half
-        clock.mail_blocks = 0
-        clock.mail_time = s.NEVER
-    status = s.STALLED
-    while status == s.STALLED:  # here nothing but timers are left, which says nothing of other parts
-        status = call_loop(loop, state, windows[END], False, s.NEVER)
-    clock.status = status
-
-
-@across
-def _next_time(state):
-    """The time of a part's next event, and whether it is more than a timer."""
-    clock = state.clock[0]
-    time = clock.mail_time
-    moves = time != s.NEVER
-    for lane in range(clock.lanes):
-        if state.lane_time[place(lane)] != s.NEVER:
-            moves = True
-            time = min(time, state.lane_time[place(lane)])
-    if clock.heap > 0:
-        time = min(time, state.heap[0].time)
-        if state.heap[0].what >> e.KIND_SHIFT < e.QueueEvent.PAUSE_END:
-            moves = True
-    return time, moves
-
-
-@across_entry
-def plan(like, tables, windows):
-    """Look at all parts after a window, and set the next one or the status with which the run ends."""
-    time = s.NEVER
-    moving = False
-    left = windows[OPEN]
-    events = 0
-    hops = 0
-    free = 0
-    for at in range(len(tables)):
-        state = table_at(like, tables, at)
-        clock = state.clock[0]
-        if clock.status != s.REACHED and clock.status != s.IDLE:
-            windows[STATUS] = clock.status
-            windows[SHORT] = at
-            return
-        first, moves = _next_time(state)
-        time = min(time, first)
-        moving = moving or moves
-        left += clock.open
-        events += clock.events
-        hops += clock.hops
-        free += clock.free
-    if time == s.NEVER:
-        windows[STATUS] = s.IDLE
-    elif time > windows[UNTIL]:
-        windows[STATUS] = s.REACHED
-    elif windows[WHEN_DONE] and left == 0:
-        windows[STATUS] = s.FINISHED
-    elif not moving and hops != windows[HOPS] and free < len(table_at(like, tables, 0).packet):
-        windows[HOPS] = hops
-        windows[STATUS] = s.STALLED
-    elif events >= windows[BUDGET]:
-        windows[STATUS] = s.SLICED
-    else:
-        length = windows[LENGTH]
-        windows[END] = min((time // length + 1) * length - 1, windows[UNTIL])
-        windows[HALF] = 1 - windows[HALF]
-        windows[STATUS] = GO
-
-
-@across_entry
-def work(like, tables, windows, loop, order, threads):
-    """Play parts, window after window, with so many threads that all do this, until the status is not GO."""
-    turn = windows[TURN]
-    while windows[STATUS] == GO:
-        n = atomic_add(windows, NEXT, 1)
-        while n < len(tables):
-            _play(like, tables, windows, loop, order[n])
-            n = atomic_add(windows, NEXT, 1)
-        turn += 1
-        if atomic_add(windows, ARRIVED, 1) == threads - 1:
-            plan(like, tables, windows)
-            windows[NEXT] = 0
-            windows[ARRIVED] = 0
-            atomic_store(windows, TURN, turn)
-        else:
-            spins = 0
-            while atomic_load(windows, TURN) < turn:
-                spins += 1
-                if spins > SPINS:
-                    yield_core()
-
-
-@hot_entry
-def hand_over(giver, taker, count):
-    """Move so many free packets from one part's list to another's."""
-    for _ in range(count):
-        p = giver.clock[0].free_head
-        giver.clock[0].free_head = giver.packet[p].next
-        giver.packet[p].next = taker.clock[0].free_head
-        taker.clock[0].free_head = p
-    giver.clock[0].free -= count
-    taker.clock[0].free += count
-
-
-_SUMS = ("events", "hops", "open")
-_SUMS += ("created", "delivered", "refused", "dropped", "lost_control", "payload_delivered")
+_PACKETS = ("created", "delivered", "refused", "dropped", "lost_control", "payload_delivered")
+_SUMS = ("events", "hops", "open", *_PACKETS)
 _ARRIVALS = ("lane_arrive_full", "lane_arrive_ack", "lane_credit")
 _INBOUND_LANES = 6
 _BY_QUEUE_PAIR = (e.QueueEvent.WAKE, e.QueueEvent.SENT, e.QueueEvent.RTO, e.QueueEvent.CONTROL)
@@ -312,7 +198,7 @@ class Parts:
         self._addresses = None
 
     def _play(self, arguments: tuple[Any, ...], order: Any, threads: int) -> None:
-        threads = 1 if PLAIN or numba_config.DISABLE_JIT else min(threads, len(self.states))
+        threads = min(threads, len(self.states)) if THREADED else 1
         arguments = (*arguments, self._loop, order, threads)
         others = [Thread(target=work, args=arguments) for _ in range(threads - 1)]
         for thread in others:
@@ -432,11 +318,8 @@ def _part_of_events(state: State, what: Any, part: Any) -> Any:
     kind, value = what >> e.KIND_SHIFT, what & e.VALUE_MASK
     port = (what >> e.PORT_SHIFT) & e.PORT_MASK
     owner = part[np.minimum(port, len(part) - 1)]
-    for kinds, at in (
-        (_BY_QUEUE_PAIR, lambda value: part[state.qp.port[value]]),
-        (_BY_SLOT, lambda value: part[value >> int(state.settings[0].vl_bits)]),
-        (_BY_TASK, lambda value: _part_of_tasks(state, value, part)),
-    ):
-        those = np.isin(kind, kinds)
-        owner[those] = at(value[those])
+    by_queue_pair, by_slot, by_task = (np.isin(kind, kinds) for kinds in (_BY_QUEUE_PAIR, _BY_SLOT, _BY_TASK))
+    owner[by_queue_pair] = part[state.qp.port[value[by_queue_pair]]]
+    owner[by_slot] = part[value[by_slot] >> int(state.settings[0].vl_bits)]
+    owner[by_task] = _part_of_tasks(state, value[by_task], part)
     return owner
