@@ -343,3 +343,10 @@ def test_marks_come_as_often_as_in_one_part():
         counts.append(int(m.state.count.ecn_marks.sum()))
     assert min(counts) > 100
     assert abs(counts[0] - counts[1]) < 0.3 * counts[0]
+
+
+@pytest.mark.slow  # compiles everything anew, for many minutes
+def test_parts_agree_without_anything_that_numba_does_not_document(tmp_path):
+    """`FABRICTWIN_PLAIN_NUMBA=1`: windows are Python's, the loop is compiled; the same results."""
+    found = results_under(FABRICTWIN_CACHE=str(tmp_path), FABRICTWIN_PLAIN_NUMBA="1")
+    assert found == [result(play(case)) for case in FEW]

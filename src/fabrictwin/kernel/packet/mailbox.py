@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fabrictwin.kernel.jit.by_reference import table_at
-from fabrictwin.kernel.jit.decorators import across, helper, outlined
+from fabrictwin.kernel.jit.decorators import across, across_helper, helper, outlined
 from fabrictwin.kernel.packet.events import insert, push
 from fabrictwin.kernel.packet.state.array_access import place, prefetch
 from fabrictwin.kernel.packet.state.constants import (
@@ -39,14 +39,14 @@ BEFORE_ALL = -(1 << 62)
 FETCHED = 4  # events ahead of the one that is merged
 
 
-@helper
+@across_helper
 def _chain(state, half, part, lane):
     """The chain of a half for a part and lane."""
     lanes = state.clock[0].lanes + 1
     return state.chain[place((half * len(state.merge) + part) * lanes + lane + 1)]
 
 
-@helper
+@across_helper
 def _after(state, at):
     """The place of the event that follows in a chain."""
     if at & LAST_OF_BLOCK == LAST_OF_BLOCK:

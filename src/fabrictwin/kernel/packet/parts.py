@@ -200,7 +200,7 @@ class Parts:
     def _play(self, arguments: tuple[Any, ...], order: Any, threads: int) -> None:
         threads = min(threads, len(self.states)) if THREADED else 1
         arguments = (*arguments, self._loop, order, threads)
-        others = [Thread(target=work, args=arguments) for _ in range(threads - 1)]
+        others = [Thread(target=work, args=arguments, daemon=True) for _ in range(threads - 1)]
         for thread in others:
             thread.start()
         work(*arguments)

@@ -80,6 +80,8 @@ class PacketNetwork:
         machine, limits = self.machine, self.options.limits
         parts = limits.parts or usual_parts(len(machine.wiring.endpoint_port))
         machine.threads = limits.threads or len(os.sched_getaffinity(0))
+        if machine.has_congestion_tables:
+            self.keep_whole("tables of InfiniBand's congestion control")
         if parts == 1:
             return
         try:
