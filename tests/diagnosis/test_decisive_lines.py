@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.cluster_prints import PREFIXES, coloured, interleaved, prefixed, renamed
 
 from fabrictwin.diagnosis.causes import CAUSES
 from fabrictwin.diagnosis.diagnose import Diagnosis, judged
 from fabrictwin.diagnosis.finding import Severity
-from fabrictwin.diagnosis.mechanisms import table
-from fabrictwin.diagnosis.mechanisms.table import HARMLESS, alternatives, mechanism_of, mechanisms, xids
+from fabrictwin.diagnosis.literals import LiteralIndex, Pattern, alternatives, needed
+from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of, mechanisms, xids
+from fabrictwin.diagnosis.readers.line_shapes import LineShapes
 from fabrictwin.diagnosis.readers.reading import read_text
 
 
@@ -88,6 +91,40 @@ RIGHT = [
     ("rendezvous", "etcd.EtcdKeyNotFound: Key not found : /the/store\n"),
     ("peer-closed", "n1:1:2 [3] include/socket.h:194 WARN Call to recv failed : Connection reset by peer\n"),
     ("node-failed", "The node with IP 10.0.0.7 has been marked dead because it missed too many heartbeats\n"),
+    ("adapter-limits", "[n1:3:0] ib_mlx5.c:4 UCX ERROR mlx5dv_devx_alloc_uar() failed: Operation not supported\n"),
+    ("adapter-limits", "WARN: device hns_3 is not enumerated as one that can do this\n"),
+    ("setting-invalid", "[n1:3:0] parser.c:1 UCX ERROR Invalid value for RNDV_THRESH: 'x'. Expected: a size\n"),
+    ("rendezvous", "[W1 socket.cpp:4] [c10d] waitForInput: socket SocketImpl(fd=3, addr=[n1]:5) timed out after 9000ms\n"),
+    ("pause-storm", "Jan 5 17:15:11 s1 NOTICE swss#orchagent: :- act: PFC Watchdog storm restored on port Ethernet8, queue index 3\n"),
+    ("sharp-failed", "[n1][warn ] - Begin job id: 77 failed with status: No resource\n[n1:0] ERROR Job error in sharp_get_job_data.\n"),
+    ("version-skew", "n1:1:2 [1] misc/socket.cc:9 NCCL WARN Net : connecting to address with family 4242 is neither AF_INET(2) nor AF_INET6(10)\n"),
+    ("memory-mapping", "n1:1:2 [0] allocator.cc:2 NCCL WARN Allocation failed. No suitable space found to accommodate size=0x9 within limit=0x4\n"),
+    ("mpi-interface", "n1:rank0: connecting from eth0 port 1 to a node (IP=10.0.0.9/24) on a different subnet 10.0.0.9/24\n"),
+    ("link-narrow", "Switch s1:Port 11:Lid 4: Linkwidth (2X) not at maximum width supported (4X)\n"),
+    ("link-slow", "-W- lid=0x1 dev=4 s1/P3: Unexpected actual link speed 25\n"),
+    ("device-permission", "slurmd: spank: error: pyxis: mkdir: cannot create directory '/scratch/x': Permission denied\n"),
+    ("gpu-lost", "1c:00.0 3D controller: NVIDIA Corporation GA100 [A100 SXM4] (rev ff)\n1d:00.0 3D controller: NVIDIA Corporation GA100 [A100 SXM4] (rev a1)\n"),
+    ("link-errors", "Jan 5 08:03:03 mon ibmon[5]: ib19 Port 36: [SymbolErrorCounter == 4242] [PortRcvErrors == 3] - (n7)\n"),
+    ("program-error", "torch.AcceleratorError: CUDA error: operation failed due to a previous error during capture\n"),
+    ("gid-unreachable", "src/ibrc.cpp:1: non-zero status: 22 ibv_modify_qp failed.\n"),
+    ("gid-unreachable", "a.cpp:6: enable_pair(): ibv_modify_qp: Invalid argument\n"),
+    ("connect-refused", "2026-01-02 INFO node.py:1 -- Can't find a `address.json` file. Have you started the head?\n"),
+    ("name-resolution", "No OFED driver found for kernel 6.1.0\n  - Curl error (6): Couldn't resolve host name for https://x/repomd.xml\n"),
+    ("imex-domain", "[CUDA_ERROR_NOT_PERMITTED] operation not permitted in expression cuMemCreate(&handle, size) on n1 in Multinode\n"),
+    ("nvlink-inactive", "|  NvLink Link Status  |\nGPUs:\n    gpuId 0:\n        U U D U\n    gpuId 1:\n        U U U U\n"),
+    ("nvlink-inactive", "| Warning | GPU 3's NvLink link 2 is currently down Run a field diagnostic |\n"),
+    ("rdma-connection", "[ 1.5] nvme nvme7: rdma connection establishment failed (-104)\n"),
+    ("adapter-error", "[ 1.5] mlx5_cmd_check:9:(pid 4): create_mkey(0x200) op_mod(0x0) failed, status bad parameter(0x3)\n"
+     "[ 1.6] nvme nvme7: rdma connection establishment failed (-22)\n"),
+    ("transport-retry", "number 3 got bad completion with status: 0xc, vendor syndrome: 0x81\n"
+     "number 4 got bad completion with status: 0x5, vendor syndrome: 0xf9\n"),
+    ("rendezvous", "client.cc:9] Coordination service agent in error status: DEADLINE_EXCEEDED: Deadline Exceeded\n"),
+    ("library-mismatch", "Error: coll_frob.c:7 - FROB library doesn't support THREAD_MULTIPLE\n"),
+    ("storage-error", "07-11-2026 [pid=1 tid=1] ERROR  cufio-fs:9 some driver not registered with nvidia-fs!!!\n"),
+    ("storage-error", "[ 7.5] nvidia-fs:write IO failed :-5\n"),
+    ("connect-refused", "[ERROR] XCCL(1,):[socket_manager.cc:7] wait socket establish timeout, role[0] timeout[120 s]\n"),
+    ("no-rdma-device", "server - fatal - operator(): caught exception: socket  No such device (19)\n"),
+    ("host-hardware", "[ 7.5] kernel BUG at /build/frob/frob.c:407!\n[ 7.6] invalid opcode: 0000 [#6] PREEMPT SMP NOPTI\n"),
 ]  # fmt: skip
 
 
@@ -147,6 +184,9 @@ HARMLESS_LINES = [
     "libfabric:9:core:core:fi_getinfo_():12<warn> fi_getinfo: provider ofi_rxm returned -61 (No data available)",
     "libfabric:9:mrail:core:parse():7<info> unable to read the variable",
     "n1:1:2 [0] ras/ras.cc:77 NCCL WARN RAS failed to bind its socket",
+    "[1.2] [n1:3:0] ib_md.c:2 UCX  DEBUG mlx5_0: crossing_vhca_mkey is not supported",
+    "2026-02-01 14:12:01 ERROR [9:9] Failed to load module 9 [/x/HostEngine.cpp:1831]",
+    "Jan  5 17:15:01 cuxtqw app[7]: a request failed after 12 ms",
 ]
 
 
@@ -179,8 +219,10 @@ def test_the_table_names_causes_that_exist_and_no_pattern_matches_everything():
     for one in mechanisms():
         assert one.cause in {*CAUSES, HARMLESS}
         assert 0 < one.sure <= 1
-        assert not one.words.search("")
-        assert not one.words.search("step 10 of 100: loss 2.5, 31.4 samples a second"), one.words.pattern[:80]
+        for line in one.lines:
+            pattern = re.compile(line, re.IGNORECASE)
+            assert not pattern.search("")
+            assert not pattern.search("step 10 of 100: loss 2.5, 31.4 samples a second"), line
     assert set(xids().values()) <= set(CAUSES)
 
 
@@ -231,14 +273,66 @@ def test_the_surest_mechanism_holds_where_a_line_fits_several():
 
 
 @pytest.mark.parametrize(
-    ("pattern", "text"),
+    ("pattern", "texts"),
     [
-        ("ab?c def", "c def"),
-        (r"(?:x|y)hello\b.*(wor|ld)", "hello"),
-        ("abc{2,3}def", "def"),
-        (r"[a-z]+error-*s", "error"),
-        (r"Colou?r\d*", "colo"),
+        ("ab?c def", {"c def"}),
+        (r"(?:x|y)hello\b.*(wor|ld)", {"hello"}),
+        ("abc{2,3}defg", {"defg"}),
+        (r"[a-z]+error-*s", {"error"}),
+        (r"Colou?r\d*", {"colo"}),
+        (r"(lanes|ports \d+) (is )?up", {"lanes", "ports "}),
+        (r"(eth0|x)?down!", {"down!"}),
+        (r"a|gauge", set()),
+        (r"(?<!not )(?=lamp)lamp (?-i:ON|OFF)\b", {"lamp "}),
+        (r"\w+\.\w+|\d", set()),
     ],
 )
-def test_text_that_a_pattern_cannot_match_without(pattern: str, text: str) -> None:
-    assert table._longest_plain(pattern) == text
+def test_texts_of_which_a_pattern_cannot_match_without_one(pattern: str, texts: set[str]) -> None:
+    assert needed(pattern) == texts
+
+
+@given(st.data())
+def test_whatever_a_pattern_of_the_table_matches_holds_a_text_that_it_needs(data):
+    line = data.draw(st.sampled_from([line for one in mechanisms() for line in one.lines]))
+    letters = st.characters(min_codepoint=32, max_codepoint=126)
+    text = data.draw(st.from_regex(re.compile(line, re.IGNORECASE | re.ASCII), alphabet=letters))
+    needs = needed(line)
+    assert not needs or any(one in text.lower() for one in needs)
+
+
+@given(st.lists(st.sampled_from(["lamp", "lam", "am", "port", "is", " ", "down", "x", "7"]), max_size=9))
+def test_the_index_finds_the_first_pattern_that_each_alone_would_find(parts):
+    patterns = ["port.*down", "lamp|(is) x", r"\d{2}", "(am|lam)p x?d", "isx", r"7.*(lamp|port)"]
+    text = "".join(parts)
+    alone = next((number for number, one in enumerate(patterns) if re.search(one, text)), None)
+    assert LiteralIndex(map(Pattern, patterns)).first(text) == alone
+
+
+def test_lines_of_one_message_have_one_shape_whatever_names_they_hold():
+    shapes = LineShapes(["connection (closed|refused)", "out of memory"])
+    one = shapes.of("Jan 5 10:11:12 alpha7 app[31]: Connection closed by quux port 22")
+    assert one == shapes.of("Jan 6 11:11:12 zulu7 app[4]: Connection closed by frob port 9")
+    assert one != shapes.of("Jan 5 10:11:12 alpha7 app[31]: Connection refused by quux port 22")
+    assert "Connection closed" in one
+    assert "reconnections" in shapes.of("12 reconnections")  # holds a word that patterns know
+
+
+def test_hosts_that_say_the_same_are_all_named():
+    hosts = ["alpha", "bravo", "charlie", "delta"]
+    text = "".join(f"[{h}:1:2:0] UCX ERROR no active ports found\n" for h in hosts for _ in range(3))
+    found = answer(text)
+    assert found.findings[0].hosts == set(hosts)
+
+
+def test_a_warning_that_explains_an_error_goes_before_a_surer_warning():
+    head = "n1:1:2 [0] NCCL INFO "
+    text = (
+        f"{head}NET/IB : No device found.\n{head}Using network Socket\n"
+        f"{head}NET/Socket : Using [0]eno1:10.0.0.1<0> [1]veth3:fe80::1%veth3<0>\n"
+        f"{head}Channel 00 : 0[18000] -> 1[18000] [send] via NET/Socket/1\n"
+        "n1:1:2 [0] socket.h:4 NCCL WARN Connect to fe80::2%9<57> failed : Connection timed out\n"
+    )
+    first, second, *_ = answer(text).findings
+    assert (first.id, second.id) == ("bootstrap-interface", "socket-fallback")
+    assert [below.id for below in first.consequences] == ["connect-refused"]
+    assert first.confidence < second.confidence

@@ -123,7 +123,7 @@ def test_iproute2_shows_devices_links_and_what_programs_hold(technology: str) ->
         device = live.run("host-0", ["rdma", "dev"]).output
         assert device.startswith(f"0: {adapter.name}: node_type ca ")
         link = live.run("host-0", ["rdma", "link"]).output
-        where = "netdev eth0" if technology == "ethernet" else f"lid {adapter.lid} "
+        where = "netdev eth1" if technology == "ethernet" else f"lid {adapter.lid} "
         assert link.startswith(f"link {adapter.name}/1 ")
         assert where in link
         assert "state ACTIVE physical_state LINK_UP" in link

@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import shutil
+import socket
 import stat
 import struct
 from collections.abc import Iterator
@@ -46,6 +47,25 @@ def test_the_socket_is_the_users_alone(server: Server) -> None:
 def test_a_device_that_is_not_there(server: Server) -> None:
     for host, device in (("host-0", "uverbs1"), ("host-7", "uverbs0"), ("host-0", "uverbs-1"), ("host-0", "x")):
         assert not RawClient(server, host, device).opened
+
+
+def test_a_client_may_go_before_it_is_answered(server: Server) -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for device in ("uverbs0", "rdma_cm", "netlink"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as gone:
+            gone.connect(str(server.socket))
+            name = f"host-0/{device}".encode()
+            gone.send(wire.REQUEST.pack(Kind.OPEN, len(name), wire.PROTOCOL) + name)
+        for _ in range(4):
+            server.turn(0)
+    client = RawClient(server)
+    client.socket.send(
+        wire.REQUEST.pack(Kind.COMMAND, 16, 0) + wire.HEADER.pack(Command.GET_CONTEXT, 4, 2) + bytes(8)
+    )
+    client.close()
+    assert not server.clients
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert RawClient(server).start() >= 0
 
 
 def test_commands_before_the_context_are_refused(server: Server) -> None:

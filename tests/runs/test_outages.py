@@ -67,8 +67,9 @@ def test_a_cut_cable_is_told_in_the_summary_the_terminal_and_the_report(spec):
 
 
 def test_with_a_manager_a_cut_costs_less_than_without(spec):
-    managed = predict(spec(CUT)).trace.end_ps
-    alone = predict(spec(CUT, manager="")).trace.end_ps
+    cut = CUT.replace("3 ms", "2.5 ms")  # before queue pairs give up, after seven time-outs of 262 us
+    managed = predict(spec(cut)).trace.end_ps
+    alone = predict(spec(cut, manager="")).trace.end_ps
     calm = predict(spec()).trace.end_ps
     assert calm < managed < alone
     assert calm == predict(spec(manager="")).trace.end_ps, "same LIDs, same tables, same run"

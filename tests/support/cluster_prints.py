@@ -15,6 +15,19 @@ from fabrictwin.base.errors import SimulatedError
 SUBSYSTEMS = "INIT,ENV,NET,GRAPH,BOOTSTRAP,TUNING,P2P,SHM"
 
 
+def printed(spec: dict[str, Any], release: str, environment: dict[str, str], smallest: str = "64M") -> str:
+    """Output of nccl-tests with NCCL's log, to the end or to the error that ends them."""
+    out = io.StringIO()
+    asked = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": SUBSYSTEMS, **environment}
+    # NCCL's warning stands in the output where it does not come up
+    with suppress(SimulatedError):
+        ft.nccl_tests(
+            "all_reduce_perf", spec, minbytes=smallest, maxbytes="1G", stepfactor=4, check=0,
+            nccl_version=release, environment=asked, out=out,
+        )  # fmt: skip
+    return out.getvalue()
+
+
 @cache
 def nccl_log(
     host: str = "dgx-h100",
@@ -38,15 +51,7 @@ def nccl_log(
         "faults": [{"host": at, "cause": fault}] if fault else [],
     }
     name, _, value = setting.partition("=")
-    environment = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": SUBSYSTEMS, **({name: value} if name else {})}
-    out = io.StringIO()
-    # NCCL's warning stands in the output where it does not come up
-    with suppress(SimulatedError):
-        ft.nccl_tests(
-            "all_reduce_perf", spec, minbytes="256M", maxbytes="1G", stepfactor=4, check=0,
-            nccl_version=release, environment=environment, out=out,
-        )  # fmt: skip
-    return out.getvalue()
+    return printed(spec, release, {name: value} if name else {}, smallest="256M")
 
 
 _WHO = re.compile(r"^(\S+:\d+:\d+) \[\d+\]")

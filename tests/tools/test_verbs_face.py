@@ -75,7 +75,7 @@ def test_roce_devices_have_four_gids_and_no_lid(ethernet, capsys):
     assert rows[2][4] == "10.0.0.1"
     assert told.splitlines()[-1] == "n_gids_found=4"
     assert "port_lid:\t\t0\n" in printed(capsys, "ibv_devinfo", ethernet, "-d", "mlx5_0")
-    assert printed(capsys, "ibdev2netdev", ethernet, "-d", "mlx5_0") == "mlx5_0 port 1 ==> eth0 (Up)\n"
+    assert printed(capsys, "ibdev2netdev", ethernet, "-d", "mlx5_0") == "mlx5_0 port 1 ==> eth1 (Up)\n"
 
 
 def test_the_mode_of_roce_is_kept_and_decides_what_a_connection_takes(ethernet, capsys):

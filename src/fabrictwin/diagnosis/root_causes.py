@@ -23,7 +23,8 @@ def ranked(findings: list[Finding]) -> list[Finding]:
         if better:
             parents[i] = min(better)
     roots = [i for i in range(len(ordered)) if _root(i, parents) == i]
-    return [_with_consequences(i, ordered, parents, roots) for i in roots]
+    # a warning that explains an error goes before other warnings
+    return sorted((_with_consequences(i, ordered, parents, roots) for i in roots), key=_weight)
 
 
 def _weight(finding: Finding) -> tuple[int, float, str, str]:
@@ -48,7 +49,8 @@ def _merged(findings: list[Finding]) -> list[Finding]:
 def _explains(cause: Finding, effect: Finding) -> bool:
     """Return true where `effect` follows from `cause` on hosts that they share."""
     named = cause.id in effect.cause.follows or ("*" in effect.cause.follows and _ends_jobs(cause))
-    if not named or (cause.severity == Severity.NOTE and effect.severity > Severity.NOTE):
+    # what is not decided explains nothing that is
+    if not named or (cause.severity < Severity.WARNING and effect.severity > cause.severity):
         return False
     return not cause.hosts or not effect.hosts or bool(cause.hosts & effect.hosts)
 

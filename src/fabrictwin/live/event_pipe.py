@@ -35,8 +35,9 @@ class EventPipe:
         return self._writer
 
     def hand_over(self) -> None:
-        """The client has the reading end."""
-        os.close(self.reader)
+        """The client has the reading end, or was gone before it got it and the pipe is closed."""
+        if self.reader >= 0:
+            os.close(self.reader)
         self.reader = -1
 
     def write(self, record: bytes, owner: Hashable) -> None:

@@ -22,6 +22,7 @@ _IPOIB_SIGNATURE = b"\x40\x1b"
 _CM_SIGNATURE = 0x01  # cma: "RDMA CM signature" in place of the scope, for port space UDP
 _UDP_SPACE = 0x0111
 MULTICAST_QPN = 0xFFFFFF
+MOST_GROUPS, MOST_MEMBERS = 8192, 56  # RXE_MAX_MCAST_GRP, RXE_MAX_MCAST_QP_ATTACH (rxe_param.h)
 
 
 def group_qkey() -> int:
@@ -50,10 +51,16 @@ class Groups:
     def __init__(self) -> None:
         self.attached: dict[bytes, list[RingQueuePair]] = {}
 
-    def join(self, gid: bytes, pair: RingQueuePair) -> None:
+    def join(self, gid: bytes, pair: RingQueuePair) -> bool:
+        """Attach a queue pair to a group. Returns False where there is no room for it."""
+        if gid not in self.attached and len(self.attached) >= MOST_GROUPS:
+            return False
         members = self.attached.setdefault(gid, [])
         if pair not in members:
+            if len(members) >= MOST_MEMBERS:
+                return False
             members.append(pair)
+        return True
 
     def leave(self, gid: bytes, pair: RingQueuePair) -> None:
         members = self.attached.get(gid, [])

@@ -41,7 +41,7 @@ from fabrictwin.live.rdma_cm import cm_commands
 from fabrictwin.live.rdma_cm.identifier import CmChannel
 from fabrictwin.live.rdma_cm.manager import ConnectionManager
 from fabrictwin.live.ring_queues import RingReceives, RingSharedReceives
-from fabrictwin.live.uverbs import dispatch
+from fabrictwin.live.uverbs import dispatch, ioctl_methods
 from fabrictwin.live.uverbs.reply import Reply
 from fabrictwin.live.wire import Kind
 from fabrictwin.twin.twin import Twin
@@ -196,6 +196,8 @@ class Server:
     def _serve(self, client: Client, kind: int, argument: int, body: bytes) -> Reply | None:
         if kind == Kind.COMMAND and client.context is not None:
             return dispatch.answer(client.context, body)
+        if kind == Kind.IOCTL and client.context is not None:
+            return ioctl_methods.answer(client.context, body)
         if kind == Kind.CM_COMMAND and client.connections is not None:
             return Reply(cm_commands.answer(client.connections, body))
         opened = client.context or client.connections
@@ -293,7 +295,8 @@ class Server:
             adapters = self._adapters(host)
             found = self._trees[host] = self.folder / f"host-{len(self._trees)}"
             found.mkdir()
-            sysfs.write_tree(found, adapters)
+            every = self.world.adapters
+            sysfs.write_tree(found, adapters, every[0].ipv4 + every[-1].ipv4)
             if self.virtual is not None:
                 write_processors(found)
         return found

@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 from fabrictwin.live import wire
+from fabrictwin.live.netlink import route_abi
 from fabrictwin.subnet.wire.link_encodings import link_of
 from fabrictwin.verbs.adapter.adapter import Adapter
 from fabrictwin.verbs.adapter.gid import ROCE_V2
@@ -23,6 +24,7 @@ _LINK_LAYERS = {1: "InfiniBand", 2: "Ethernet"}
 _VENDOR = "0x15b3"  # Mellanox Technologies, as in the PCI ID repository
 _MTU_ETHERNET, _MTU_INFINIBAND = 4200, 4092
 _ARPHRD_ETHER, _ARPHRD_INFINIBAND = 1, 32  # linux/if_arp.h
+IPV4_PREFIX = 8  # adapters' addresses are in 10.0.0.0/8
 FIRST_IFINDEX = 1 << 20  # far above what a machine's own interfaces get
 # what a lane is called by, in Gb/s, and its name
 _LANE_GBPS = {
@@ -32,8 +34,18 @@ _LANE_GBPS = {
 
 
 def netdev(adapter: Adapter, number: int) -> str:
-    """The network interface of a host's n-th adapter."""
-    return f"{'eth' if adapter.ethernet else 'ib'}{number}"
+    """The network interface of a host's n-th adapter; `eth0` is a host's management network."""
+    return f"eth{number + 1}" if adapter.ethernet else f"ib{number}"
+
+
+def hardware_address(adapter: Adapter) -> bytes:
+    """The link-layer address of an adapter's interface: a MAC, or flags, queue pair and GID (RFC 4391, 9.1.1)."""
+    return adapter.mac if adapter.ethernet else bytes(4) + adapter.gids[0].raw
+
+
+def mtu(adapter: Adapter) -> int:
+    """The MTU of an adapter's interface, in bytes."""
+    return _MTU_ETHERNET if adapter.ethernet else _MTU_INFINIBAND
 
 
 def _rate(adapter: Adapter) -> str:
@@ -89,8 +101,8 @@ def _tables(adapter: Adapter, interface: str) -> dict[str, object]:
     return files
 
 
-def write_tree(root: Path, adapters: list[Adapter]) -> None:
-    """Write the files of a host's adapters into an empty folder."""
+def write_tree(root: Path, adapters: list[Adapter], between: bytes) -> None:
+    """Write the files of a host's adapters into an empty folder; `between` is the first and last IPv4 address."""
     sys = root / "sys"
     _put(sys / "class/infiniband_verbs", {"abi_version": wire.VERBS_ABI})
     _put(sys / "class/misc/rdma_cm", {"abi_version": wire.CM_ABI, "dev": "10:120"})
@@ -103,6 +115,24 @@ def write_tree(root: Path, adapters: list[Adapter]) -> None:
         (devices / name).touch()
     for number, adapter in enumerate(adapters):
         _write_device(sys, adapter, number)
+    (root / "netlink").mkdir()
+    (root / "netlink/hosts").write_bytes(between)
+    _write_interfaces(root, adapters)
+
+
+def _write_interfaces(root: Path, adapters: list[Adapter]) -> None:
+    """Write what route netlink says of the adapters' interfaces, whole: programs may read it now."""
+    links = addresses = b""
+    for number, adapter in enumerate(adapters):
+        name, index = netdev(adapter, number), FIRST_IFINDEX + number
+        kind = _ARPHRD_ETHER if adapter.ethernet else _ARPHRD_INFINIBAND
+        links += route_abi.link(index, name, kind, hardware_address(adapter), mtu(adapter), active=adapter.active)
+        addresses += route_abi.address(index, name, adapter.ipv4, IPV4_PREFIX)
+    folder = root / "netlink"
+    for file, data in (("links", links), ("addresses", addresses)):
+        fresh = folder / f".{file}"
+        fresh.write_bytes(data)
+        fresh.replace(folder / file)
 
 
 def _write_device(sys: Path, adapter: Adapter, number: int) -> None:
@@ -150,12 +180,11 @@ def _write_device(sys: Path, adapter: Adapter, number: int) -> None:
     }
     _put(device / "ports/1", port)
     _put(verbs, {"ibdev": adapter.name, "dev": f"231:{192 + number}", "abi_version": wire.RXE_ABI})
-    hardware = adapter.mac if adapter.ethernet else bytes(4) + adapter.gids[0].raw
     _put(
         net,
         {
-            "address": hardware.hex(":"),
-            "mtu": _MTU_ETHERNET if adapter.ethernet else _MTU_INFINIBAND,
+            "address": hardware_address(adapter).hex(":"),
+            "mtu": mtu(adapter),
             "type": _ARPHRD_ETHER if adapter.ethernet else _ARPHRD_INFINIBAND,
             "dev_id": "0x0",
             "dev_port": 0,
@@ -178,6 +207,7 @@ def update_ports(root: Path, adapters: list[Adapter]) -> None:
         _put(root / "sys/class/infiniband" / adapter.name / "ports/1", port_files(adapter))
         state = {"operstate": "up" if adapter.active else "down", "carrier": int(adapter.active)}
         _put(root / "sys/class/net" / netdev(adapter, number), dict(state))
+    _write_interfaces(root, adapters)
 
 
 def remove_tree(root: Path) -> None:

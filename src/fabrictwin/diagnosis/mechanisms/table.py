@@ -9,7 +9,6 @@ no trouble although they sound so. Of several patterns that a line matches the s
 from __future__ import annotations
 
 import re
-import string
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
@@ -17,12 +16,13 @@ from typing import Any
 
 from fabrictwin.base.yamlfile import read_yaml
 from fabrictwin.diagnosis.finding import Severity
+from fabrictwin.diagnosis.literals import LiteralIndex, Pattern, alternatives
 
 FILES = ("nccl", "verbs", "plugins", "gpu", "programs", "launch", "kernel", "areas")
 HARMLESS = "harmless"
 SURE = 0.9
 LONGEST = 600  # of a line, from its first word of trouble on
-SHORTEST = 3  # of a text that is looked for before a pattern
+_WORD = re.compile(r"\(*(?!\?)[A-Za-z]")
 
 
 @dataclass(frozen=True)
@@ -30,86 +30,24 @@ class Mechanism:
     """A cause that messages point to."""
 
     cause: str
-    words: re.Pattern[str]
+    lines: tuple[str, ...]  # patterns, each without alternatives outside its groups
     sure: float
     severity: Severity | None = None
-    needs: tuple[str, ...] = ()  # in lower case: one stands in any line that matches, unless `rest` does
-    rest: re.Pattern[str] | None = None  # alternatives that need no text long enough to look for
-
-    def matches(self, text: str, lower: str) -> bool:
-        """Return true for a line that the words are found in; `lower` is it in lower case."""
-        words = self.words if any(map(lower.__contains__, self.needs)) else self.rest
-        return words is not None and words.search(text) is not None
-
-
-_PLAIN = frozenset(string.ascii_letters + string.digits + " _/-:,'")
-_WORD = re.compile(r"\(*(?!\?)[A-Za-z]")
-
-
-def alternatives(line: str) -> list[str]:
-    """Alternatives of a pattern that stand outside all groups."""
-    found, depth, at, begin = [], 0, 0, 0
-    while at < len(line):
-        letter = line[at]
-        if letter == "\\":
-            at += 1
-        elif letter == "[":
-            at = line.index("]", at + 2)
-        elif letter in "()":
-            depth += 1 if letter == "(" else -1
-        elif letter == "|" and depth == 0:
-            found.append(line[begin:at])
-            begin = at + 1
-        at += 1
-    return [*found, line[begin:]]
-
-
-def _longest_plain(line: str) -> str:
-    """Return the longest run of letters and digits outside groups that a pattern can't match without."""
-    runs, depth, at, run = [""], 0, 0, ""
-    while at < len(line):
-        letter = line[at]
-        if letter in "?*{":
-            run = run[:-1]  # what may be absent
-        if depth == 0 and letter in _PLAIN:
-            run += letter
-        else:
-            runs.append(run)
-            run = ""
-            if letter == "\\":
-                at += 1
-            elif letter == "[":
-                at = line.index("]", at + 2)
-            elif letter == "{":
-                at = line.index("}", at)
-            elif letter in "()":
-                depth += 1 if letter == "(" else -1
-        at += 1
-    return max(*runs, run, key=len).lower()
 
 
 def _mechanism(row: dict[str, Any]) -> Mechanism:
-    """Return an entry of the table with its patterns compiled."""
-    needs = {one: _longest_plain(one) for line in row["lines"] for one in alternatives(line)}
-    rest = [one for one, text in needs.items() if len(text) < SHORTEST]
     severity = row.get("severity")
     return Mechanism(
         row["cause"],
-        _compiled(row["lines"]),
+        tuple(_bounded(one) for line in row["lines"] for one in alternatives(line)),
         float(row.get("sure", SURE)),
         Severity[severity.upper()] if severity else None,
-        tuple(sorted({text for text in needs.values() if len(text) >= SHORTEST})),
-        _compiled(rest) if rest else None,
     )
 
 
-def _compiled(lines: list[str]) -> re.Pattern[str]:
-    return re.compile("|".join(f"(?:{_bounded(line)})" for line in lines), re.IGNORECASE)
-
-
-def _bounded(line: str) -> str:
-    """Return a pattern whose alternatives begin where a word does: `allocate` is not in `posix_fallocate`."""
-    return "|".join(f"(?<![a-z]){one}" if _WORD.match(one) else one for one in alternatives(line))
+def _bounded(alternative: str) -> str:
+    """Return a pattern that begins where a word does: `allocate` is not in `posix_fallocate`."""
+    return f"(?<![a-z]){alternative}" if _WORD.match(alternative) else alternative
 
 
 def _rows(name: str) -> object:
@@ -128,14 +66,19 @@ def mechanisms() -> tuple[Mechanism, ...]:
     return tuple(sorted(found, key=lambda one: -one.sure))
 
 
+@cache
+def _index() -> tuple[LiteralIndex, tuple[Mechanism, ...]]:
+    """Return all patterns, those of the surest mechanisms first, and the mechanism of each."""
+    rows = [(one, line) for one in mechanisms() for line in one.lines]
+    return LiteralIndex(Pattern(line) for _, line in rows), tuple(one for one, _ in rows)
+
+
 @lru_cache(maxsize=20_000)
 def mechanism_of(text: str) -> Mechanism | None:
     """The mechanism that a line points to; None where none knows it."""
-    text = text[:LONGEST]
-    if not text.isascii():  # letters whose cases are not one to one
-        return next((one for one in mechanisms() if one.words.search(text)), None)
-    lower = text.lower()
-    return next((one for one in mechanisms() if one.matches(text, lower)), None)
+    index, owners = _index()
+    number = index.first(text[:LONGEST])
+    return None if number is None else owners[number]
 
 
 @cache

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fabrictwin.diagnosis.evidence import Place, Sink, Subject
 from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of
 from fabrictwin.diagnosis.readers.line_prefixes import without_colours
+from fabrictwin.diagnosis.readers.line_shapes import LineShapes
 
 # of lower-case bytes: whatever a pattern of the table can stand beside
 _TROUBLE = (
@@ -26,9 +27,8 @@ _TROUBLE = (
     b"incorrect", b"non-", b"undefined", b"unsupported", b"only ", b"too ", b"inactive", b"unbound", b"lower than",
     b"storm", b"stuck", b"replayed", b"rewound", b"less than", b"more than", b"greater than", b"larger than",
     b"crit ", b"backtrace", b"hang", b"hung", b"unset", b"restart", b"drain", b"reject", b"violat",
-    b"loss", b"drop", b"skip",
+    b"loss", b"drop", b"skip", b"differ", b"not at max", b" bug", b"oops",
 )  # fmt: skip
-_SHAPE = b"0123456789abcdefABCDEF\r\n"
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
 _FATAL = re.compile(
     r"^\W*(?:\[\w+\]:? ?)?(?:\w+\.)*\w*(?:Error|Exception|KeyboardInterrupt)\b(?:: |$)|terminate called|what\(\):|"
@@ -55,12 +55,17 @@ _RANK = re.compile(r"\[(?:rank|default)(\d{1,6})\]|\b[Rr]ank:? ?(\d{1,6})\b|\[\d
 _ADAPTER = re.compile(r"\b(mlx\d_\w+|irdma\d+|bnxt_re\d+|rocep\w+|ibp\w+|efa_\d+)\b")
 _SECONDS = re.compile(r"(?:^|[\sT\[])(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)")
 MOST_SHAPES, MOST_KEPT = 50_000, 4_000
+# of lines of one shape: how many are asked whom they are about, and how many answers are kept
+MOST_COMPARED, MOST_SUBJECTS = 1_000, 16
 # where a kernel's log is whole, most of what fails there at start is of no device that a job communicates by
 _OF_A_JOB = re.compile(
     r"NVRM|nvidia|mlx|infiniband|rdma|bnxt|irdma|efa\b|nvswitch|\bib_|roce|pcie|bond|amdgpu|kfd|habana|"
     r"hardware error|\*ERROR\*|\bUC[XCTP]\b|\bNCCL\b|nvshmem",
     re.IGNORECASE,
 )
+
+# patterns that decide how bad a line is which no mechanism knows
+LEVELS = tuple(one.pattern for one in (_FATAL, _ERROR, _WARN, _OF_A_JOB))
 
 
 def has_trouble(lower: bytes) -> bool:
@@ -75,25 +80,47 @@ class _Kept:
     count: int = 1
 
 
+class _Message:
+    """Lines of trouble of one shape: what was kept of them, for each host, rank or adapter that they are about."""
+
+    def __init__(self, first: _Kept) -> None:
+        self.first, self.seen = first, 1
+        self.subjects = {first.about}
+
+
 class DecisiveLines:
     """Keeps lines of trouble of one file."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, shapes: LineShapes) -> None:
         self.sink = sink
-        self._shapes: dict[bytes, _Kept | None] = {}
+        self.shapes = shapes
+        self._messages: dict[str, _Message | None] = {}
         self._kept: dict[tuple[str, tuple[str | float, ...], Subject], _Kept] = {}
 
     def line(self, raw: bytes, text: str, *, kernel: bool) -> None:
         """Take a line; `kernel` where it is of a kernel's log."""
-        shape = raw.translate(None, _SHAPE)
-        known = self._shapes.get(shape, self)
-        if isinstance(known, _Kept):
-            known.count += 1
+        shape = self.shapes.of(text)
+        if kernel:
+            shape += "\n"  # a message of the kernel, of which less is said
+        known = self._messages.get(shape, self)
+        if isinstance(known, _Message):
+            self._again(known, raw, text, kernel=kernel)
         elif known is self:
             looked = has_trouble(raw.lower()) and len(self._kept) < MOST_KEPT
             kept = self._look(text, raw, kernel=kernel) if looked else None
-            if len(self._shapes) < MOST_SHAPES:
-                self._shapes[shape] = kept
+            if len(self._messages) < MOST_SHAPES:
+                self._messages[shape] = None if kept is None else _Message(kept)
+
+    def _again(self, known: _Message, raw: bytes, text: str, *, kernel: bool) -> None:
+        """Take a line whose shape was kept before: one more of it, or the first about another host."""
+        known.first.count += 1
+        known.seen += 1
+        if known.seen > MOST_COMPARED or len(known.subjects) >= MOST_SUBJECTS:
+            return
+        about = _about(without_colours(raw.decode("utf-8", "replace")))
+        if about not in known.subjects:
+            known.subjects.add(about)
+            self._look(text, raw, kernel=kernel)
 
     def _look(self, text: str, raw: bytes, *, kernel: bool) -> _Kept | None:
         bare = text.strip()
@@ -105,7 +132,8 @@ class DecisiveLines:
         if mechanism is not None:
             if mechanism.cause == HARMLESS:
                 return None
-            kind, value = "line.known", (mechanism.cause, words, stamp)
+            severity = "" if mechanism.severity is None else mechanism.severity.name
+            kind, value = "line.known", (mechanism.cause, words, stamp, mechanism.sure, severity)
         else:
             level = "" if code or (kernel and not _OF_A_JOB.search(bare)) else _level(bare)
             if not level:

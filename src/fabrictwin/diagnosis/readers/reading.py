@@ -20,7 +20,7 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.textfile import open_bytes, read_so_far
 from fabrictwin.diagnosis.evidence import Evidence, Sink
-from fabrictwin.diagnosis.readers.decisive_lines import DecisiveLines
+from fabrictwin.diagnosis.readers.decisive_lines import LEVELS, DecisiveLines
 from fabrictwin.diagnosis.readers.fabric import sonic
 from fabrictwin.diagnosis.readers.host.kernel_log import KernelLog
 from fabrictwin.diagnosis.readers.job import flight_recorder, ras
@@ -30,6 +30,7 @@ from fabrictwin.diagnosis.readers.job.nccl_log import NcclLog
 from fabrictwin.diagnosis.readers.job.verbs_programs import VerbsPrograms
 from fabrictwin.diagnosis.readers.line_prefixes import Prefixes
 from fabrictwin.diagnosis.readers.line_reader import LineReader
+from fabrictwin.diagnosis.readers.line_shapes import LineShapes, pattern_sources
 from fabrictwin.diagnosis.readers.registry import Family, family_of
 
 HEAD_BYTES = 64 << 10
@@ -38,7 +39,6 @@ MAX_WHOLE = 256 << 20  # of a file that is read whole: a dump, JSON
 _JSON = re.compile(rb"\s*(?:\{\s*[\"}]|\[\s*[\[{])")  # a line of mpirun or of a kernel begins with a bracket, too
 MOST_FILES = 100_000
 MOST_SHAPES = 50_000
-_LONG_NUMBERS = re.compile(r"\d{4,}|\d+\.\d+|0x[0-9a-f]+")
 
 
 def read_paths(paths: Iterable[str | Path], stage: Stage = silent) -> Evidence:
@@ -176,13 +176,14 @@ def _read_json(data: bytes, sink: Sink) -> str:
 class _Router:
     """Gives each line to the reader that knows it."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, shapes: LineShapes) -> None:
         self.sink = sink
         self.nccl = NcclLog(sink)
+        self.shapes = shapes
         self.known: dict[str, LineReader] = {}
         self.active: LineReader | None = None
         self.has_nccl = False
-        self._unknown: set[str] = set()  # lines that begin no format, without their long numbers
+        self._unknown: set[str] = set()  # shapes of lines that begin no format
 
     def route(self, text: str) -> bool:
         """Give the line to the reader at hand, or to the one that it begins; true where a table has it."""
@@ -208,8 +209,8 @@ class _Router:
         return self.active.line(text) and not _is_weak(self.active) and not self.active.talks
 
     def _family(self, text: str) -> Family | None:
-        """The family whose beginning a line is; asked once for lines that differ in long numbers alone."""
-        shape = _LONG_NUMBERS.sub("#", text[:400])
+        """The family whose beginning a line is; asked once for lines that differ in numbers and names alone."""
+        shape = self.shapes.of(text)
         if shape in self._unknown:
             return None
         family = family_of(text)
@@ -238,7 +239,8 @@ def _is_weak(reader: LineReader) -> bool:
 
 def _read_lines(lines: Iterable[bytes], head: list[str], sink: Sink) -> tuple[str, ...]:
     """Read lines; the families found."""
-    prefixes, router, decisive = Prefixes(head), _Router(sink), DecisiveLines(sink)
+    shapes = LineShapes((*pattern_sources(), *LEVELS))
+    prefixes, router, decisive = Prefixes(head), _Router(sink, shapes), DecisiveLines(sink, shapes)
     nccl, tests = router.nccl, router.known
     for number, raw in enumerate(lines, 1):
         sink.number = number

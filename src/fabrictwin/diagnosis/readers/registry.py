@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from fabrictwin.diagnosis.evidence import Sink
+from fabrictwin.diagnosis.literals import alternatives, needed
 from fabrictwin.diagnosis.readers.fabric import adapters, counters, ethernet, links, sonic
 from fabrictwin.diagnosis.readers.host import kernel_log, limits, nvidia_smi, pci
 from fabrictwin.diagnosis.readers.job import benchmarks, launchers, ras, topology_xml, verbs_programs
@@ -64,17 +65,50 @@ FAMILIES = (
 _LAST = frozenset(("launcher", "kernel-log"))
 
 
+@dataclass(frozen=True)
+class _Openers:
+    """Beginnings of families: those that stand at a line's beginning, and those that are found anywhere in it."""
+
+    families: tuple[Family, ...]
+    begins: re.Pattern[str]
+    within: re.Pattern[str]
+    needs: tuple[str, ...]  # texts, in lower case, of which lines that hold one of `within` hold one
+
+    def of(self, text: str) -> Family | None:
+        """The family whose beginning stands first in the line; of several the first in order."""
+        found = [self.begins.match(text)]
+        lower = text.lower()
+        if not self.needs or any(map(lower.__contains__, self.needs)):
+            found.append(self.within.search(text))
+        return min(
+            ((one.start(), self.families[int((one.lastgroup or "f0")[1:])]) for one in found if one),
+            key=lambda one: (one[0], self.families.index(one[1])),
+            default=(0, None),
+        )[1]
+
+
 @cache
-def _openers(last: bool) -> tuple[re.Pattern[str], dict[str, Family]]:
-    groups = {f"f{number}": family for number, family in enumerate(FAMILIES) if (family.name in _LAST) is last}
-    return re.compile("|".join(f"(?P<{group}>{family.opens})" for group, family in groups.items())), groups
+def _openers(last: bool) -> _Openers:
+    families = tuple(family for family in FAMILIES if (family.name in _LAST) is last)
+    begins: list[str] = []
+    within: list[str] = []
+    needs: list[frozenset[str]] = []
+    for number, family in enumerate(families):
+        opens = alternatives(family.opens)
+        at_beginning = [one for one in opens if one.startswith("^")]
+        anywhere = [one for one in opens if not one.startswith("^")]
+        for where, ones in ((begins, at_beginning), (within, anywhere)):
+            if ones:
+                where.append(f"(?P<f{number}>{'|'.join(ones)})")
+        needs += [needed(one) for one in anywhere]
+    return _Openers(
+        families,
+        re.compile("|".join(begins)),
+        re.compile("|".join(within)),
+        tuple(sorted(frozenset().union(*needs))) if all(needs) else (),
+    )
 
 
 def family_of(text: str) -> Family | None:
     """The family whose beginning a line is; None where it is none's."""
-    for last in (False, True):
-        pattern, groups = _openers(last)
-        found = pattern.search(text[:2000])
-        if found is not None:
-            return groups[found.lastgroup or ""]
-    return None
+    return _openers(False).of(text[:2000]) or _openers(True).of(text[:2000])

@@ -9,7 +9,6 @@ from fabrictwin.diagnosis.causes import CAUSES
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import found
-from fabrictwin.diagnosis.mechanisms.table import mechanism_of
 
 LATER = 0.02  # less sure for each cause that stands before, as far as it goes
 MOST_LATER = 5
@@ -34,13 +33,11 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
     ]
     for place, (name, facts) in enumerate(by_cause.items()):
         telling = max(facts, key=_sure)  # of several as sure the first
-        mechanism = mechanism_of(str(telling.parts[1]))
         if name in already or facts[0].place in explained or _excused(name, already | set(by_cause)):
             continue
         if name in areas and (told or len(areas) < len(by_cause) or areas[0] != name):
             continue  # says less than what is known already
-        severity = mechanism.severity if mechanism is not None else None
-        severity = CAUSES[name].severity if severity is None else severity
+        severity = Severity[str(telling.parts[4])] if telling.parts[4] else CAUSES[name].severity
         yield found(
             name,
             [telling, *facts],
@@ -64,9 +61,8 @@ def _excused(name: str, seen: set[str]) -> bool:
 
 
 def _sure(fact: Fact) -> float:
-    """Return how sure the mechanism of a line is; half where it was told by other words of the line."""
-    mechanism = mechanism_of(str(fact.parts[1]))
-    return 0.5 if mechanism is None else mechanism.sure
+    """Return how sure the mechanism of a line is."""
+    return float(fact.parts[3] or 0.0)
 
 
 def _when(fact: Fact) -> tuple[float, str, int]:

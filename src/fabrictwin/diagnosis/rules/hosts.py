@@ -188,6 +188,15 @@ def topology(case: Case) -> Iterator[Finding]:
         )
 
 
+def unreadable_devices(case: Case) -> Iterator[Finding]:
+    """Devices whose configuration space reads as ones: revision ff is no revision, nothing answers any more."""
+    gone = case.of("pci.gone")
+    gpus = [fact for fact in gone if fact.text == "gpu"]
+    yield from reported("gpu-lost", gpus, "revision ff", "a device that answers", 0.88)
+    adapters = [fact for fact in gone if fact.text == "nic"]
+    yield from reported("pci-errors", adapters, "revision ff", "a device that answers", 0.85)
+
+
 def pci(case: Case) -> Iterator[Finding]:
     """Link widths and rates, access control, read requests."""
     down = case.of("pci.downgraded")
@@ -287,4 +296,4 @@ def limits(case: Case) -> Iterator[Finding]:
     )
 
 
-RULES: tuple[Rule, ...] = (kernel, nvlink, topology, pci, limits)
+RULES: tuple[Rule, ...] = (kernel, nvlink, topology, unreadable_devices, pci, limits)

@@ -19,6 +19,7 @@ from fabrictwin.live.exec import preloadable
 
 _SOCKET, _ROOT, _HOST = "FABRICTWIN_LIVE_SOCKET", "FABRICTWIN_LIVE_ROOT", "FABRICTWIN_LIVE_HOST"
 _CLOCK = "FABRICTWIN_LIVE_CLOCK"
+_NETWORK = "FABRICTWIN_LIVE_NETWORK"  # set where the host has a namespace of its own
 SIGNALLED = 128  # and the signal's number: an exit code, as shells have them
 PATIENCE_S = 0.5  # between asking programs to end and ending them
 
@@ -67,6 +68,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a program, which `enter` puts into its host's namespace. Raises ConfigError."""
     variables = environment(program.host, socket, root, os.environ, clock=clock)
+    if enter is not None:
+        variables[_NETWORK] = "own"
     try:
         return subprocess.Popen(program.command, env=variables, preexec_fn=enter)
     except OSError as error:

@@ -161,7 +161,7 @@ def text(name: Name, value: str) -> bytes:
     return attribute(name, value.encode() + b"\0")
 
 
-def attribute(name: Name, value: bytes) -> bytes:
+def attribute(name: int, value: bytes) -> bytes:
     """Return an attribute, padded to four bytes."""
     length = ATTRIBUTE.size + len(value)
     return ATTRIBUTE.pack(length, name) + value + bytes(_padded(length) - length)

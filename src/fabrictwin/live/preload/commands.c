@@ -4,7 +4,9 @@
 #include "live.h"
 
 #include <fcntl.h>
+#include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/ib_user_verbs.h>
+#include <rdma/rdma_user_ioctl_cmds.h>
 #include <rdma/rdma_user_cm.h>
 #include <string.h>
 #include <unistd.h>
@@ -70,6 +72,37 @@ ssize_t live_verbs_command(int descriptor, struct device *device, const void *co
         memcpy(pointer(response), out, smaller(reply.length, room));
     }
     return (ssize_t)length;
+}
+
+/* Methods of RDMA_VERBS_IOCTL. What has a written form as well is refused at once, as a kernel does that does not know
+ * the method: libibverbs writes it then (libibverbs/cmd_fallback.c). */
+int live_verbs_ioctl(struct device *device, struct ib_uverbs_ioctl_hdr *call) {
+    size_t length = call->length;
+    if (length != sizeof *call + call->num_attrs * sizeof call->attrs[0]) {
+        errno = EINVAL;
+        return -1;
+    }
+    if (call->object_id != UVERBS_OBJECT_DEVICE ||
+        (call->method_id != UVERBS_METHOD_QUERY_GID_TABLE && call->method_id != UVERBS_METHOD_QUERY_GID_ENTRY)) {
+        errno = EPROTONOSUPPORT;
+        return -1;
+    }
+    struct piece {
+        uint16_t place, unused;
+        uint32_t length;
+    } piece;
+    char out[LIVE_PAYLOAD];
+    struct live_request request = {.kind = LIVE_IOCTL, .length = (uint32_t)length};
+    struct live_reply reply;
+    if (live_call(device->socket, &request, call, &reply, out, sizeof out, NULL)) return -1;
+    for (size_t at = 0; at + sizeof piece <= reply.length; at += sizeof piece + piece.length) {
+        memcpy(&piece, out + at, sizeof piece);
+        if (piece.place >= call->num_attrs || piece.length > reply.length - at - sizeof piece) break;
+        struct ib_uverbs_attr *attribute = &call->attrs[piece.place];
+        memcpy(pointer(attribute->data), out + at + sizeof piece, smaller(piece.length, attribute->len));
+        attribute->flags |= UVERBS_ATTR_F_VALID_OUTPUT;
+    }
+    return 0;
 }
 
 /* The largest of what a command of the connection manager points to beside its own bytes. */

@@ -8,6 +8,8 @@
 
 #include <fcntl.h>
 #include <linux/netlink.h>
+#include <linux/sockios.h>
+#include <rdma/rdma_user_ioctl_cmds.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,8 +30,11 @@
 #define CM_PATH "/dev/infiniband/rdma_cm"
 
 DECLARE_REAL(close);
+DECLARE_REAL(dup);
 DECLARE_REAL(dup2);
 DECLARE_REAL(dup3);
+DECLARE_REAL(fcntl);
+DECLARE_REAL(fcntl64);
 DECLARE_REAL(fstat);
 DECLARE_REAL(fstat64);
 DECLARE_REAL(ioctl);
@@ -113,19 +118,49 @@ static void forget(int descriptor) {
     if (device->socket >= 0) REAL(close)(device->socket);
 }
 
+/* A copy of a device's descriptor takes commands by a socket of its own: the server sees both closed, or neither. */
+static int adopt_copy(int from, int to) {
+    struct device *device = live_device(from);
+    if (!device || to < 0 || to >= LIVE_DESCRIPTORS || to == from) return to;
+    int hidden = device->socket < 0 ? -1 : REAL(fcntl)(device->socket, F_DUPFD_CLOEXEC, device->socket);
+    void *control = NULL;
+    if (device->control) {
+        control = (void *)syscall(SYS_mmap, NULL, LIVE_CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, to, 0);
+        if (control == MAP_FAILED) control = NULL;
+    }
+    live_adopt(to, hidden, device->kind, device->minor, control);
+    return to;
+}
+
+int dup(int from) { return adopt_copy(from, REAL(dup)(from)); }
+
+#define COPIES(name)                                                                                                   \
+    int name(int descriptor, int command, ...) {                                                                       \
+        va_list rest;                                                                                                  \
+        va_start(rest, command);                                                                                       \
+        void *argument = va_arg(rest, void *);                                                                         \
+        va_end(rest);                                                                                                  \
+        int code = REAL(name)(descriptor, command, argument);                                                          \
+        return command == F_DUPFD || command == F_DUPFD_CLOEXEC ? adopt_copy(descriptor, code) : code;                 \
+    }
+COPIES(fcntl)
+COPIES(fcntl64)
+
 int close(int descriptor) {
     if (live_device(descriptor)) forget(descriptor);
+    live_forget_route_socket(descriptor);
+    live_forget_address(descriptor);
     return REAL(close)(descriptor);
 }
 
 int dup2(int from, int to) {
     if (from != to && live_device(to)) forget(to);
-    return REAL(dup2)(from, to);
+    return adopt_copy(from, REAL(dup2)(from, to));
 }
 
 int dup3(int from, int to, int flags) {
     if (from != to && live_device(to)) forget(to);
-    return REAL(dup3)(from, to, flags);
+    return adopt_copy(from, REAL(dup3)(from, to, flags));
 }
 
 ssize_t write(int descriptor, const void *data, size_t length) {
@@ -136,7 +171,6 @@ ssize_t write(int descriptor, const void *data, size_t length) {
     return live_cm_command(descriptor, device, data, length);
 }
 
-/* ENOTTY makes libibverbs write its commands instead, all that have such a form (libibverbs/cmd_fallback.c). */
 int ioctl(int descriptor, unsigned long request, ...) {
     va_list rest;
     va_start(rest, request);
@@ -144,10 +178,15 @@ int ioctl(int descriptor, unsigned long request, ...) {
     va_end(rest);
     struct device *device = live_device(descriptor);
     if (device && device->kind == VERBS_DEVICE) {
+        if (request == RDMA_VERBS_IOCTL) return live_verbs_ioctl(device, argument);
         errno = ENOTTY;
         return -1;
     }
-    return REAL(ioctl)(descriptor, request, argument);
+    int code = REAL(ioctl)(descriptor, request, argument);
+    if (!code || errno != ENODEV || request < SIOCGIFNAME || request > SIOCGIFCOUNT) return code;
+    if (!live_interface_ioctl(request, argument)) return 0;
+    errno = ENODEV;
+    return -1;
 }
 
 int fstat(int descriptor, struct stat *to) {
@@ -166,5 +205,7 @@ int fstat64(int descriptor, struct stat64 *to) {
 
 int socket(int domain, int type, int protocol) {
     if (live_root && domain == AF_NETLINK && protocol == NETLINK_RDMA) return live_open_netlink(type);
-    return REAL(socket)(domain, type, protocol);
+    int made = REAL(socket)(domain, type, protocol);
+    if (live_root && domain == AF_NETLINK && protocol == NETLINK_ROUTE) live_note_route_socket(made);
+    return made;
 }

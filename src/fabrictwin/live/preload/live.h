@@ -8,6 +8,8 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 
@@ -30,6 +32,7 @@ struct device {
 extern const char *live_root;   /* folder with the files that the twin shows; NULL: the library does nothing */
 extern const char *live_socket; /* the server's socket */
 extern const char *live_host;   /* the host that the program runs on */
+extern int live_own_network;    /* the host has a network namespace of its own */
 
 /* devices.c */
 struct device *live_device(int descriptor);
@@ -45,11 +48,30 @@ int live_call(int socket, struct live_request *request, const void *payload, str
 int live_tell(int socket, uint32_t kind, uint64_t argument);
 void live_close(int socket);
 
+/* interfaces.c: network interfaces of the twin's adapters */
+struct ifreq;
+void live_note_route_socket(int descriptor);
+void live_forget_route_socket(int descriptor);
+void live_note_question(int descriptor, const void *data, size_t length); /* what goes out by a socket */
+size_t live_add_interfaces(int descriptor, char *data, size_t got, size_t room); /* what came in; its new length */
+int live_interface_ioctl(unsigned long request, struct ifreq *about); /* 0; -1: it is not about one of the twin's */
+
+/* addresses.c: addresses of the twin's hosts */
+struct sockaddr;
+struct sockaddr_storage;
+/* Where an address is to be reached on this machine: itself, or what was put into `room`. */
+const struct sockaddr *live_here(const struct sockaddr *address, socklen_t length, struct sockaddr_storage *room);
+void live_note_bound(int descriptor, int is); /* whether a socket was bound to such an address */
+void live_name_bound(int descriptor, struct sockaddr *address, socklen_t length);
+void live_forget_address(int descriptor);
+
 /* netlink.c */
 int live_open_netlink(int type); /* a descriptor; -1: errno says why */
 
 /* commands.c */
 ssize_t live_verbs_command(int descriptor, struct device *device, const void *command, size_t length);
+struct ib_uverbs_ioctl_hdr;
+int live_verbs_ioctl(struct device *device, struct ib_uverbs_ioctl_hdr *call);
 ssize_t live_cm_command(int descriptor, struct device *device, const void *command, size_t length);
 
 /* clock.c: the twin's clock */

@@ -15,8 +15,10 @@
 DECLARE_REAL(bind);
 DECLARE_REAL(getsockname);
 DECLARE_REAL(getsockopt);
+DECLARE_REAL(recv);
 DECLARE_REAL(recvfrom);
 DECLARE_REAL(recvmsg);
+DECLARE_REAL(send);
 DECLARE_REAL(sendmsg);
 DECLARE_REAL(sendto);
 DECLARE_REAL(setsockopt);
@@ -61,7 +63,12 @@ static void name_port(void *to, socklen_t *room, uint32_t port) {
 
 int bind(int descriptor, __CONST_SOCKADDR_ARG address, socklen_t length) {
     struct device *device = netlink_at(descriptor);
-    if (!device) return REAL(bind)(descriptor, address, length);
+    if (!device) {
+        struct sockaddr_storage place;
+        const struct sockaddr *here = live_here(address.__sockaddr__, length, &place);
+        live_note_bound(descriptor, here != address.__sockaddr__);
+        return REAL(bind)(descriptor, here, length);
+    }
     struct sockaddr_nl name;
     if (length < sizeof name) {
         errno = EINVAL;
@@ -74,7 +81,11 @@ int bind(int descriptor, __CONST_SOCKADDR_ARG address, socklen_t length) {
 
 int getsockname(int descriptor, __SOCKADDR_ARG address, socklen_t *room) {
     struct device *device = netlink_at(descriptor);
-    if (!device) return REAL(getsockname)(descriptor, address, room);
+    if (!device) {
+        int code = REAL(getsockname)(descriptor, address, room);
+        if (!code) live_name_bound(descriptor, address.__sockaddr__, *room);
+        return code;
+    }
     name_port(address.__sockaddr__, room, (uint32_t)device->minor);
     return 0;
 }
@@ -94,20 +105,45 @@ int getsockopt(int descriptor, int level, int name, void *restrict value, sockle
 }
 
 ssize_t sendto(int descriptor, const void *data, size_t length, int flags, __CONST_SOCKADDR_ARG to, socklen_t room) {
-    if (!netlink_at(descriptor)) return REAL(sendto)(descriptor, data, length, flags, to, room);
-    return send(descriptor, data, length, flags | MSG_NOSIGNAL);
+    if (!netlink_at(descriptor)) {
+        struct sockaddr_storage place;
+        live_note_question(descriptor, data, length);
+        return REAL(sendto)(descriptor, data, length, flags, live_here(to.__sockaddr__, room, &place), room);
+    }
+    return REAL(send)(descriptor, data, length, flags | MSG_NOSIGNAL);
+}
+
+ssize_t send(int descriptor, const void *data, size_t length, int flags) {
+    live_note_question(descriptor, data, length);
+    return REAL(send)(descriptor, data, length, flags);
+}
+
+ssize_t recv(int descriptor, void *data, size_t length, int flags) {
+    ssize_t got = REAL(recv)(descriptor, data, length, flags);
+    if (got <= 0 || flags & MSG_PEEK) return got;
+    return (ssize_t)live_add_interfaces(descriptor, data, (size_t)got, length);
 }
 
 ssize_t sendmsg(int descriptor, const struct msghdr *message, int flags) {
-    if (!netlink_at(descriptor)) return REAL(sendmsg)(descriptor, message, flags);
+    if (!netlink_at(descriptor)) {
+        struct sockaddr_storage place;
+        struct msghdr moved = *message;
+        if (message->msg_iovlen) live_note_question(descriptor, message->msg_iov->iov_base, message->msg_iov->iov_len);
+        moved.msg_name = (void *)live_here(message->msg_name, message->msg_namelen, &place);
+        return REAL(sendmsg)(descriptor, &moved, flags);
+    }
     struct msghdr bare = {.msg_iov = message->msg_iov, .msg_iovlen = message->msg_iovlen};
     return REAL(sendmsg)(descriptor, &bare, flags | MSG_NOSIGNAL);
 }
 
 ssize_t recvfrom(int descriptor, void *restrict data, size_t length, int flags, __SOCKADDR_ARG from,
                  socklen_t *restrict room) {
-    if (!netlink_at(descriptor)) return REAL(recvfrom)(descriptor, data, length, flags, from, room);
-    ssize_t got = recv(descriptor, data, length, flags);
+    if (!netlink_at(descriptor)) {
+        ssize_t came = REAL(recvfrom)(descriptor, data, length, flags, from, room);
+        return came > 0 && !(flags & MSG_PEEK) ? (ssize_t)live_add_interfaces(descriptor, data, (size_t)came, length)
+                                               : came;
+    }
+    ssize_t got = REAL(recv)(descriptor, data, length, flags);
     if (got >= 0 && from.__sockaddr__ && room) name_port(from.__sockaddr__, room, 0);
     return got;
 }
@@ -115,6 +151,8 @@ ssize_t recvfrom(int descriptor, void *restrict data, size_t length, int flags, 
 ssize_t recvmsg(int descriptor, struct msghdr *message, int flags) {
     socklen_t room = message->msg_namelen;
     ssize_t got = REAL(recvmsg)(descriptor, message, flags);
+    if (got > 0 && message->msg_iovlen && !(flags & MSG_PEEK))
+        got = (ssize_t)live_add_interfaces(descriptor, message->msg_iov->iov_base, (size_t)got, message->msg_iov->iov_len);
     if (got >= 0 && message->msg_name && netlink_at(descriptor)) {
         name_port(message->msg_name, &room, 0);
         message->msg_namelen = room;

@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define LIVE_PROTOCOL 2
+#define LIVE_PROTOCOL 3
 #define LIVE_HANDLES 65536u     /* queue pairs of a context; handles wrap */
 #define LIVE_CONTROL_BYTES (6 * LIVE_HANDLES)
 #define LIVE_PAYLOAD 16384u     /* bytes of a request or a reply, at most */
@@ -31,6 +31,8 @@ enum live_kind {
     LIVE_WAIT = 10,      /* argument: an instant in ps; payload: struct live_wait. The reply comes when it is over */
     LIVE_WITHDRAW = 11,  /* argument: number of a wait. It is over, and answered if it was not; no other reply */
     LIVE_TIMER = 12,     /* argument: an instant at which the process gets SIGALRM, or 0; payload: the interval */
+    LIVE_IOCTL = 13,     /* payload: the header and attributes of ioctl(RDMA_VERBS_IOCTL). The reply is pieces: the
+                            place of an attribute among them (16 bits, 16 unused), a length, and what goes there */
 };
 
 enum live_wait_kind {

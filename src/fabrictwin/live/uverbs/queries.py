@@ -7,6 +7,7 @@ import errno
 from fabrictwin.live import wire
 from fabrictwin.live.context import Context, refuse
 from fabrictwin.live.event_pipe import EventPipe
+from fabrictwin.live.multicast import MOST_GROUPS, MOST_MEMBERS
 from fabrictwin.live.uverbs.reply import Reply
 from fabrictwin.verbs.adapter.adapter import Adapter
 from fabrictwin.verbs.attributes import device_limits
@@ -34,14 +35,13 @@ def device_record(adapter: Adapter) -> bytes:
     """`struct ib_uverbs_query_device_resp`."""
     a = device_limits.device_attributes(adapter)
     guid = adapter.guid.to_bytes(8, "big")
-    groups = a.max_mcast_grp * a.max_mcast_qp_attach
     return wire.QUERY_DEVICE_RESPONSE.pack(
         firmware_number(a.fw_version), guid, guid, a.max_mr_size, a.page_size_cap,
         a.vendor_id, a.vendor_part_id, a.hw_ver, a.max_qp, a.max_qp_wr, a.device_cap_flags,
         a.max_sge, a.max_sge_rd, a.max_cq, a.max_cqe, a.max_mr, a.max_pd,
         a.max_qp_rd_atom, a.max_ee_rd_atom, a.max_res_rd_atom, a.max_qp_init_rd_atom, a.max_ee_init_rd_atom,
         a.atomic_caps, a.max_ee, a.max_rdd, a.max_mw, a.max_raw_ipv6_qps, a.max_raw_ethy_qp,
-        a.max_mcast_grp, a.max_mcast_qp_attach, groups, a.max_ah, a.max_fmr, a.max_map_per_fmr,
+        MOST_GROUPS, MOST_MEMBERS, MOST_GROUPS * MOST_MEMBERS, a.max_ah, a.max_fmr, a.max_map_per_fmr,
         a.max_srq, a.max_srq_wr, a.max_srq_sge, a.max_pkeys, a.local_ca_ack_delay, a.phys_port_cnt,
     )  # fmt: skip
 

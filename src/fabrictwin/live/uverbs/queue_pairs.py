@@ -146,8 +146,9 @@ def attach_mcast(context: Context, call: wire.Call) -> Reply:
     queue = context.find(context.queues, handle)
     if queue.pair.kind != qp_transitions.UD:
         raise refuse(errno.EINVAL)
+    if not context.server.groups.join(gid, queue.pair):
+        raise refuse(errno.ENOMEM)
     queue.groups.add(gid)
-    context.server.groups.join(gid, queue.pair)
     return Reply()
 
 

@@ -73,10 +73,10 @@ def pick(world: World, host: str | None, device: str | None) -> list[Adapter]:
 
 
 def _netdev(adapter: Adapter) -> str:
-    """The network interface of an adapter: the host's n-th."""
+    """The network interface of an adapter: the host's n-th; `eth0` is a host's management network."""
     fabric = adapter.world.fabric
     index = adapter.index - int(np.argmax(fabric.node_host[fabric.nic_node] == adapter.host))
-    return f"{'eth' if adapter.ethernet else 'ib'}{index}"
+    return f"eth{index + 1}" if adapter.ethernet else f"ib{index}"
 
 
 def ibv_devinfo(adapters: Sequence[Adapter], *, verbose: bool = False) -> str:

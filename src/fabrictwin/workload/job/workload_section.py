@@ -52,9 +52,9 @@ class Parallel(Section):
 
 
 class Collective(Section):
-    """The algorithm of a gradient all-reduce."""
+    """The algorithm of a gradient all-reduce; NCCL's own choice where nothing is said, of simple ones a ring."""
 
-    algorithm: Literal["ring", "tree", "hierarchical"] = "ring"
+    algorithm: Literal["ring", "tree", "hierarchical"] | None = None
     channels: Annotated[int, Field(strict=True, ge=1, le=64)] | None = None
 
 

@@ -18,7 +18,8 @@ OPENS_PERFQUERY = (
     r"^# [A-Z][\w ]*: Lid \d+ port \d+|^PortSelect:\.+"
 )
 OPENS_ERRORS = (
-    r"^Errors for (?:0x[0-9a-f]+ )?\"|^\s*GUID 0x[0-9a-f]+ port (?:ALL|\d+): \[|^## Summary: \d+ nodes checked"
+    r"^Errors for (?:0x[0-9a-f]+ )?\"|^\s*GUID 0x[0-9a-f]+ port (?:ALL|\d+): \[|^## Summary: \d+ nodes checked|"
+    r"\b[Pp]ort \d+: \[\w+ == \d+"
 )
 OPENS_CSV = r"^START_[A-Z0-9_]+\s*$"
 _SHORT = {
@@ -116,9 +117,13 @@ class QueryErrors(LineReader):
         if node is not None:
             self._node = node[2] or node[1] or ""
             return True
-        port = re.match(r"GUID (0x[0-9a-f]+) port (ALL|\d+):", bare)
+        # monitors pass rows on, with the switch's name before the port
+        port = re.match(r"GUID (0x[0-9a-f]+) port (ALL|\d+):", bare) or re.search(
+            r"(\S+) [Pp]ort (\d+):(?= \[\w+ == \d)", bare
+        )
         if port is not None:
-            about = Subject(device=self._node or port[1], port=port[2])
+            named = port[1] if port.re.pattern.startswith("(") else self._node or port[1]
+            about = Subject(device=named, port=port[2])
             values = re.findall(r"\[(\w+) == (\d+)(?: \([\d.]+ ?[KMGT]?B?\))?\]", bare)
             counted = [(counter_name(name), int(value)) for name, value in values]
             if port[2] == "ALL":

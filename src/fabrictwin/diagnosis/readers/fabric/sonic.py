@@ -171,9 +171,11 @@ class SonicLog(LineReader):
             self.sink.add("link.event", state[3], Subject(device=state[1]))
         elif lossy is not None:
             self.sink.add("sonic.pause-lossy", (int(lossy[2]), int(lossy[1])), Subject(device=lossy[3]))
-        elif storm is not None and storm[2] != "restored":
+        elif storm is not None:
             name = f"{storm[3]}:{storm[4]}" if storm[4] else storm[3]
-            self.sink.add("sonic.storm", (1, 0, "stormed"), Subject(device=name))
+            over = storm[2] == "restored"
+            value = (1, int(over), "operational" if over else "stormed")
+            self.sink.add("sonic.storm", value, Subject(device=name))
         return True
 
 

@@ -1,4 +1,7 @@
-"""nvidia-smi: `topo -m`, `nvlink --status` and `-e`, the fabric and ECC sections of `-q`, and the plain table."""
+"""nvidia-smi: `topo -m`, `nvlink --status` and `-e`, the fabric and ECC sections of `-q`, and the plain table.
+
+`dcgmi nvlink --link-status` says the same of links, a letter for each.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from fabrictwin.diagnosis.evidence import Sink, Subject
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS_TOPOLOGY = r"^\s*GPU0\s+(?:GPU1|NIC0|mlx5_\d+|CPU Affinity)"
-OPENS_NVLINK = r"^GPU \d+: .*\(UUID: "
+OPENS_NVLINK = r"^GPU \d+: .*\(UUID: |^\|\s+NvLink Link Status\s+\|"
 OPENS_QUERY = (
     r"^Failed to initialize NVML|^NVIDIA-SMI has failed|"
     r"^=+NVSMI LOG=+|^\|\s*NVIDIA-SMI\s|^Attached GPUs\s+:|^GPU [0-9A-F]{8}:[0-9A-F:.]+\s*$|^\s{4}Fabric\s*$"
@@ -61,7 +64,7 @@ class NvlinkStatus(LineReader):
             self.sink.add("nvlink.inactive", "all links", Subject(device=self._gpu, port="all"))
             return True
         if link is None:
-            return not bare
+            return self._letters(bare)
         about = Subject(device=self._gpu, port=link[1])
         rate = re.match(r"([\d.]+) GB/s", link[2])
         error = re.match(r"([\w ]+?)(?: Error)?s?(?: Count)?: (\d+)", link[2])
@@ -71,6 +74,22 @@ class NvlinkStatus(LineReader):
             self.sink.add("nvlink.inactive", link[2][:40], about)
         elif error is not None and int(error[2]):
             self.sink.add("nvlink.errors", (error[1], int(error[2])), about)
+        return True
+
+    def _letters(self, bare: str) -> bool:
+        """Take a row of `dcgmi nvlink --link-status`: up, down, disabled or not there, link by link."""
+        gpu = re.match(r"gpuId (\d+):$", bare)
+        if gpu is not None:
+            self._gpu = f"GPU {gpu[1]}"
+        elif bare.startswith("NvSwitches"):
+            self._gpu = ""
+        elif re.fullmatch(r"[UDX_](?: [UDX_])*", bare) and self._gpu:
+            for number, letter in enumerate(bare.split()):
+                if letter in "DX":
+                    about = Subject(device=self._gpu, port=str(number))
+                    self.sink.add("nvlink.inactive", "down" if letter == "D" else "disabled", about)
+        else:
+            return not bare or bare.startswith(("+--", "|", "GPUs:", "Key:", "physicalId", "No NvSwitches"))
         return True
 
 

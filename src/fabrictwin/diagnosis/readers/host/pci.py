@@ -7,7 +7,7 @@ import re
 from fabrictwin.diagnosis.evidence import Place, Subject
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
-OPENS = r"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [A-Z][\w/ -]*(?: \[[0-9a-f]{4}\])?: "
+OPENS = r"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [A-Z0-9][\w/ -]*(?: \[[0-9a-f]{4}\])?: "
 _DEVICE = re.compile(r"((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([^:]+?)(?: \[[0-9a-f]{4}\])?: (.*)")
 _LINK = re.compile(r"Speed ([\d.]+|unknown)(?:GT/s)?(?: \((\w+)\))?, Width x(\d+)(?: \((\w+)\))?")
 # by PCI class and maker: what RDMA between GPUs goes through
@@ -42,6 +42,8 @@ class Lspci(LineReader):
                 self.sink.add(
                     f"pci.{self._kind}", (named[1] or named[2]) if named else found[3][:80], self._about()
                 )
+                if whole.rstrip().endswith("(rev ff)"):
+                    self.sink.add("pci.gone", self._kind, self._about())
             self.sink.add("pci.read", True)
             return True
         self._attribute(text.strip())

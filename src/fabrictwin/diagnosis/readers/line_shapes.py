@@ -1,0 +1,70 @@
+"""Shapes of lines: what stays of a line without its numbers and its names, so that lines of one message are one.
+
+Logs of many hosts hold the same few messages with other names in them. A word stays where it is one of the
+vocabulary of all patterns that lines are held against, or holds such a word; any other is a name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cache
+
+from fabrictwin.diagnosis.mechanisms.table import mechanisms
+from fabrictwin.diagnosis.readers.registry import FAMILIES
+
+LONGEST = 700  # of a line, of which a shape is made
+MOST_WORDS = 200_000  # that are remembered
+PREFIX = 4  # letters by which words within words are found
+_ESCAPES = re.compile(r"\\[A-Za-z]")
+_LETTERS = re.compile(r"[A-Za-z]{2,}")
+_NUMBERS = re.compile(r"\d+")
+
+
+class LineShapes(dict[str, str]):
+    """Shapes of lines; as a dictionary, words between blanks with what stays of each."""
+
+    def __init__(self, sources: Iterable[str]) -> None:
+        """Take patterns, in whose `sources` the vocabulary stands."""
+        super().__init__()
+        found = {word.lower() for one in sources for word in _LETTERS.findall(_ESCAPES.sub(" ", one))}
+        self._vocabulary = frozenset(found)
+        within: dict[str, list[str]] = defaultdict(list)
+        for word in sorted(found):
+            if len(word) >= PREFIX:
+                within[word[:PREFIX]].append(word)
+        self._within = {prefix: tuple(words) for prefix, words in within.items()}
+        self._last, self._shape = "", ""
+
+    def of(self, text: str) -> str:
+        """Return the shape of a line."""
+        if text is not self._last:
+            self._last = text
+            self._shape = " ".join(map(self.__getitem__, _NUMBERS.sub("0", text[:LONGEST]).split(" ")))
+        return self._shape
+
+    def __missing__(self, word: str) -> str:
+        if word.isalpha():  # as most are: no need to look for letters within
+            stays = word if self._knows(word.lower()) else "w"
+        else:
+            stays = _LETTERS.sub(lambda found: found[0] if self._knows(found[0].lower()) else "w", word)
+        if len(self) < MOST_WORDS:
+            self[word] = stays
+        return stays
+
+    def _knows(self, letters: str) -> bool:
+        if letters in self._vocabulary:
+            return True
+        get, starts = self._within.get, letters.startswith
+        for at in range(len(letters) - PREFIX + 1):
+            words = get(letters[at : at + PREFIX])
+            if words is not None and starts(words, at):
+                return True
+        return False
+
+
+@cache
+def pattern_sources() -> tuple[str, ...]:
+    """Patterns of all mechanisms and of the beginnings of all formats."""
+    return (*(line for one in mechanisms() for line in one.lines), *(family.opens for family in FAMILIES))
