@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.packet_cases import cases, make_case, run_case
-from support.packet_wiring import US, fat_tree, infiniband, machine, ring, roce, set_dcqcn
+from support.packet_wiring import US, fat_tree, infiniband, machine, ring, roce, set_dcqcn, star
 
 from fabrictwin.kernel.packet import invariants as checks
 from fabrictwin.kernel.packet import parts as at_work
@@ -23,7 +23,7 @@ from fabrictwin.kernel.packet.machine import Machine, MachineError
 from fabrictwin.kernel.packet.state import build
 from fabrictwin.kernel.packet.state import constants as s
 
-RELAXED = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+RELAXED = settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 NOT_COMPARED = ("free", "free_head", "pad", "sequence", "heap", "lanes", "kicks", "stall_seen", "random")
 
 
@@ -144,6 +144,20 @@ def test_flows_that_never_meet_take_as_long_as_in_one_part(case):
     for name in ("hops", "events", "created", "delivered", "payload_delivered", "now"):
         assert whole.state.clock[name] == parts.state.clock[name]
     assert (whole.state.port.tx_bytes == parts.state.port.tx_bytes).all()
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_queue_pair_goes_on_when_its_link_is_back(parts):
+    m = machine(star(3, latency_ps=200_000), roce(), [(2, 0, 100_000)])
+    if parts > 1:
+        m.divide(divide_ports(m.wiring, parts))
+    m.run(0)
+    m.set_rate(2, 0)
+    m.run(20 * US)
+    m.set_rate(2, 400 * 10**9)
+    m.add_tasks([s.MESSAGE], [0], [50_000], [0])
+    m.run(drain=True)
+    assert (m.state.task.status[:2] == s.DONE).all()
 
 
 FEW = [

@@ -453,6 +453,9 @@ class Machine:
             if record.traits & s.DOWN:
                 record.traits &= ~s.DOWN
                 self.state.queued[port] -= s.OUT_OF_REACH
+                lanes = self.config.lanes
+                for lane, q in enumerate(self.state.outlet.ready_head[port * lanes : (port + 1) * lanes]):
+                    record.backlog |= (q != s.NONE) << lane  # queue pairs waited for the link
             record.ps_q = int(b.rate_to_q(bps))
             for name in ("lane_tx_full", "lane_tx_ack", "lane_arrive_full", "lane_arrive_ack"):
                 record[name] = s.NONE
