@@ -49,8 +49,8 @@ KINDS: dict[str, tuple[list[str], bool]] = {
 }
 # Who waits for ever, as on hardware, once the other is killed: its own messages had all been acknowledged, and
 # nobody tells a queue pair that the other one is gone.
-# With -R perftest polls a completion queue for the other's last word and reads no event of rdma_cm, which alone says
-# that the other is gone (rdma_read_keys() in its perftest_communication.c).
+# With -R perftest polls for the other's last word and reads no event of rdma_cm, which alone says
+# that it is gone (rdma_read_keys() in its perftest_communication.c).
 _RECEIVERS = ("ib_send_bw", "ib_send_bw -e", "ib_send_bw -q 4", "ib_write_bw -R")
 _BOTH = ("ib_send_lat", "ib_write_lat", "ibv_rc_pingpong", "ibv_srq_pingpong -e")
 _ENDS_AT_DISCONNECT = {"rping"}  # as its other side does: with 0
