@@ -3,8 +3,8 @@
     python benchmarks/live_soak.py [--processes 64] [--minutes 10] [--seconds 20] [--technology ethernet]
 
 Laps of so many programs (servers and clients of eight kinds, both ways) run one after another to their end. A row
-for each: the server's memory, its descriptors, objects that it still holds, programs that failed. Exit code 1 where
-an object or descriptor is left, a program failed, or memory grew by more than 5 % from the second lap to the last.
+for each: the server's memory, its descriptors, objects that it still holds, programs that failed. It exits with 1
+where an object or descriptor is left, a program failed, or memory grew by more than 5 % after the second lap.
 """
 
 from __future__ import annotations

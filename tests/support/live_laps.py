@@ -14,7 +14,7 @@ from support.live_pair import LiveTwin, free_port, listens
 # by name: the command of both sides, with what makes it take `seconds` or `count` rounds
 _KINDS = (
     ("ib_write_bw", "-F", "-D", "{seconds}", "-s", "4096"),
-    ("ib_send_bw", "-F", "-D", "{seconds}", "-e"),
+    ("ib_send_bw", "-F", "-D", "{seconds}", "-q", "2"),
     ("ib_read_bw", "-F", "-D", "{seconds}", "-q", "4"),
     ("ib_send_lat", "-F", "-D", "{seconds}"),
     ("ib_atomic_bw", "-F", "-D", "{seconds}"),
