@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.specs import TINY, tiny_job
 
-from fabrictwin.base.errors import ConfigError, InvariantError
+from fabrictwin.base.errors import ConfigError, InvariantError, SimulatedError
 from fabrictwin.base.yamlfile import read_yaml_file
 from fabrictwin.cli import main
 from fabrictwin.cluster.build_blueprint import build
@@ -226,10 +226,11 @@ def test_flow_and_analytic_see_the_same_bytes(spec_file):
 
 def test_the_estimate_of_memory_covers_the_arrays(spec_file):
     prepared = prepare(load_spec(spec_file))
-    operations = prepared.job.program.operations
+    program = prepared.job.program
+    connections = (c.transport.connections for c in program.communications)
     least = sum(
         value.nbytes
-        for thing in (prepared.twin.fabric, operations)
+        for thing in (prepared.twin.fabric, program.operations, *connections)
         for value in vars(thing).values()
         if isinstance(value, np.ndarray)
     )
@@ -260,13 +261,16 @@ def test_a_slow_link_is_reported_at_the_rate_it_runs_at():
 
 @pytest.mark.parametrize("fidelity", ["analytic", "flow"])
 def test_a_fault_that_no_engine_would_show_is_refused(fidelity):
-    """Only NCCL notices; with it the step is longer than the healthy one."""
+    """Only NCCL notices: the step is longer than the healthy one, or ends in its error."""
     fault = {"host": "host-*", "cause": "no-rdma-devices"}
-    with pytest.raises(ConfigError, match=r"faults\[0\].cause: got no-rdma-devices without NCCL, expected `nccl"):
-        predict(tiny_job(faults=[fault], fidelity=fidelity))
-    healthy = predict(tiny_job(fidelity=fidelity, sections={"nccl": {}}))
-    sick = predict(tiny_job(faults=[fault], fidelity=fidelity, sections={"nccl": {}}))
+    with pytest.raises(ConfigError, match=r"faults\[0\].cause: got no-rdma-devices with run.collectives: simple"):
+        predict(tiny_job(faults=[fault], sections={"run": {"fidelity": fidelity, "collectives": "simple"}}))
+    healthy = predict(tiny_job(fidelity=fidelity))
+    sick = predict(tiny_job(faults=[fault], fidelity=fidelity))
     assert sick.trace.end_ps > healthy.trace.end_ps
+    filtered = {"host": "host-*", "cause": "interface-filter", "interfaces": "ib9"}
+    with pytest.raises(SimulatedError, match="no socket interface found"):
+        predict(tiny_job(faults=[filtered], fidelity=fidelity))
 
 
 def test_access_control_is_shown_without_nccl():

@@ -67,8 +67,9 @@ def test_a_cut_cable_is_told_in_the_summary_the_terminal_and_the_report(spec):
 
 
 def test_with_a_manager_a_cut_costs_less_than_without(spec):
-    managed = predict(spec(CUT)).trace.end_ps
-    alone = predict(spec(CUT, manager="")).trace.end_ps
+    cut = CUT.replace("3 ms", "2.5 ms")  # before queue pairs give up, after seven time-outs of 262 us
+    managed = predict(spec(cut)).trace.end_ps
+    alone = predict(spec(cut, manager="")).trace.end_ps
     calm = predict(spec()).trace.end_ps
     assert calm < managed < alone
     assert calm == predict(spec(manager="")).trace.end_ps, "same LIDs, same tables, same run"
@@ -221,11 +222,11 @@ def test_a_managers_quality_of_service_is_checked(spec):
         predict(spec(manager='subnet_manager: {qos_sl2vl: "0,1,2"},'))
 
 
-SLOW = 'congestion_control: {cc_ca_cong_setting_ccti_min: 1, cc_cct: "0:0,0:1"}'  # half of each link
+SLOW = 'congestion_control: {cc_ca_cong_setting_ccti_min: 1, cc_cct: "0:0,0:3"}'  # a quarter of each link
 
 
 def test_managers_take_other_settings_while_the_job_runs(spec):
-    """From the change on every adapter sends at half its rate: the earlier, the longer the job takes."""
+    """From the change on every adapter sends at a quarter of its rate: the earlier, the longer the job takes."""
 
     def end(manager):
         return predict(spec(manager=manager, batches=8)).trace.end_ps

@@ -56,7 +56,9 @@ def test_tensor_parallelism_over_nodes_needs_rdma_and_a_pipeline_hardly(tmp_path
     """TP 16 waits for 161 all-reduces between the nodes a step, TP 8 × PP 2 for one send."""
 
     def tpot(tp: int, pp: int, nccl: dict[str, Any] | None = None) -> float:
-        found = predicted(tmp_path, nccl=nccl, tensor_parallel_size=tp, pipeline_parallel_size=pp)
+        sizes = {"tensor_parallel_size": tp, "pipeline_parallel_size": pp}
+        # a pipeline of this release does not schedule ahead: compared with servers that do not either
+        found = predicted(tmp_path, nccl=nccl, async_scheduling=False, **sizes)
         return float(found.fields["median_tpot_ms"])
 
     wide, deep = tpot(16, 1), tpot(8, 2)

@@ -25,7 +25,7 @@ from fabrictwin.serving.scheduler.release import release
 from fabrictwin.serving.scheduler.scheduler import Scheduler
 from fabrictwin.serving.step.graphs import capture_sizes
 from fabrictwin.serving.step.measured import MeasuredCost, OperatorFiles
-from fabrictwin.validation.served_models import Answer, Row, Texts, answer_row, ranking
+from fabrictwin.validation.served_models import Answer, Client, Row, Texts, answer_row, ranking
 
 MODELS: dict[str, dict[str, Any]] = {
     "meta-llama/Llama-3.1-70B": {
@@ -189,7 +189,10 @@ def test_pairs_are_in_the_measured_order_or_not() -> None:
 
 
 def test_prompts_that_a_server_has_seen_are_not_computed_again() -> None:
-    texts = Texts(source="s", again=("m bf16, h100",), hosts={"h100": "dgx-h100"}, models={"m": SMALL})
+    clients = {"": Client(requests=10, shortest=0.8)}
+    texts = Texts(
+        source="s", again=("m bf16, h100",), clients=clients, hosts={"h100": "dgx-h100"}, models={"m": SMALL}
+    )
     row = Row(
         model="m", hardware="h100", release="", quantization="none", tp=1, dp=1, concurrency=8, input=4000,
         output=20, ttft_ms=1.0, tpot_ms=1.0,
@@ -205,3 +208,24 @@ def test_data_parallel_ranks_count_as_gpus() -> None:
         output=100, ttft_ms=1.0, tpot_ms=20.0,
     )  # fmt: skip
     assert Answer(row, 1.0, 10.0).paces == (100.0, 200.0)
+
+
+def test_a_row_runs_as_its_client_ran_it() -> None:
+    """Prompts of one length one at a time wait for nobody; of lengths from 0.8 on, the mean is a tenth shorter."""
+    row = Row(
+        model="m", hardware="h100", release="", quantization="none", tp=1, dp=1, concurrency=1, input=4000,
+        output=20, ttft_ms=1.0, tpot_ms=1.0,
+    )  # fmt: skip
+
+    def answer(**client: Any) -> Answer:
+        clients = {"": Client(requests=30, **client)}
+        texts = Texts(source="s", clients=clients, hosts={"h100": "dgx-h100"}, models={"m": SMALL})
+        return answer_row(texts, row)
+
+    alike, spread = answer(shortest=1.0), answer(shortest=0.8)
+    assert 0.85 < spread.ttft_ms / alike.ttft_ms < 0.95
+    # a step of at most 1 + 4000 + 1 tokens holds the prompt, of 256 it takes sixteen
+    whole = answer(shortest=1.0, spare_tokens=1)
+    parts = answer(shortest=1.0, server={"max_num_batched_tokens": 256})
+    assert whole.ttft_ms == pytest.approx(alike.ttft_ms, rel=0.01)
+    assert parts.ttft_ms > 1.2 * alike.ttft_ms

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fabrictwin.base.errors import SimulatedError
 from fabrictwin.serving.arrivals.demand import Conversations, Demand, Unshared
 from fabrictwin.serving.cache.manager import CacheLayout, KvCache
-from fabrictwin.serving.engine.bench import Served, serve
+from fabrictwin.serving.engine.bench import TURNAROUND_PS, Served, serve
 from fabrictwin.serving.engine.replica import HostTimes, Replica
 from fabrictwin.serving.engine.router import Policy, router
 from fabrictwin.serving.report.bench import latencies
@@ -93,8 +93,15 @@ def test_two_stages_take_two_batches_at_once() -> None:
 def test_the_clock_of_a_closed_loop() -> None:
     """With one request in flight at most, each is sent when the one before it has ended."""
     seen = run(demand([0, 0, 0]), replica(10), concurrency=1)
-    assert seen.sent_ps.tolist() == [0, 50 * MS, 100 * MS]
+    assert seen.sent_ps.tolist() == [0, 50 * MS + TURNAROUND_PS, 100 * MS + 2 * TURNAROUND_PS]
     assert latencies(seen).e2el == pytest.approx([0.05] * 3)
+
+
+@pytest.mark.parametrize(("output", "wait_ms"), [(5, 20), (9, 20)])
+def test_what_follows_a_request_misses_the_step_that_begins_as_it_ends(output: int, wait_ms: int) -> None:
+    """The second request runs on: the third waits for its step, then for its own."""
+    seen = run(demand([0, 5, 6], output=output), replica(10), concurrency=2)
+    assert latencies(seen).ttft[2] == pytest.approx(wait_ms / 1000)
 
 
 @given(

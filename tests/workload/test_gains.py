@@ -16,6 +16,7 @@ from fabrictwin.report.terminal import block
 from fabrictwin.runs.execute import predict
 from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.workload.job.job import check
+from fabrictwin.workload.job.nccl_communications import library_of
 from fabrictwin.workload.job.workload_section import Training
 from fabrictwin.workload.search.gains import Gain, _changed, gains
 from fabrictwin.workload.step.closed_form import ClosedForm
@@ -76,7 +77,8 @@ def test_without_waiting_a_step_takes_what_its_busiest_stage_does():
     blueprint = build(of.cluster, spec=of)
     twin = make_twin(of, blueprint)
     job, nodes = check(of, blueprint, twin.fabric)
-    closed = ClosedForm(job, CommunicationTimes(twin.fabric, nodes))
+    library = library_of(of, blueprint, twin.fabric, nodes)
+    closed = ClosedForm(job, CommunicationTimes(twin.fabric, nodes, library))
     estimate = closed.estimate()
     busiest = 4 * closed.passes.took.sum(axis=(0, 2)).max()
     assert estimate.balanced_ps == pytest.approx(busiest + estimate.finish_ps, rel=1e-6)

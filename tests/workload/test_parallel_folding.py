@@ -62,8 +62,11 @@ def test_folded_and_unfolded_agree(name):
     assert len(apart.job.program.actors) == 16 > len(folded.job.program.actors)
     assert folded.trace.end_ps == pytest.approx(apart.trace.end_ps, rel=0.02)
     assert folded.trace.counters.tx_bytes.sum() == apart.trace.counters.tx_bytes.sum()
-    analytic = predict(spec(2, fidelity="analytic", **JOBS[name]))
-    assert folded.trace.end_ps == pytest.approx(analytic.trace.end_ps, rel=0.06)
+    flow, analytic = (
+        predict(spec(2, fidelity=fidelity, **JOBS[name]).with_(run__collectives="simple"))
+        for fidelity in ("flow", "analytic")
+    )
+    assert flow.trace.end_ps == pytest.approx(analytic.trace.end_ps, rel=0.06)
 
 
 @pytest.mark.parametrize("name", ["sequence", "interleaved", "zero-1", "fsdp", "experts", "zero bubble"])
@@ -100,7 +103,7 @@ def exposed(key: str, **changes: Any) -> int:
         (
             "exposed_dp",
             {"parallel": {"tp": 2, "pp": 2}, "sharding": "zero-1"},
-            {"overlap": {"parameters": True, **SHORT}},
+            {"overlap": {"parameters": True}},
         ),
         ("exposed_tp", {"parallel": {"tp": 4, "pp": 1}}, {"overlap": {"tensor": "gradients"}}),
         (

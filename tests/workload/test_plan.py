@@ -100,13 +100,14 @@ def test_the_closed_form_is_the_graph_within_a_percent(training):
 
 @pytest.mark.second
 @pytest.mark.parametrize("training", [{"parallel": {"tp": 4, "pp": 2}}, {"model": SPARSE, "parallel": {"ep": 8}}])
-def test_the_closed_form_takes_nccls_choices_where_the_spec_asks_for_them(training):
+def test_the_closed_form_takes_nccls_choices_unless_collectives_are_simple(training):
     plain = spec(hosts=2, **training)
-    data = {**plain.to_dict(), "nccl": {}}
-    closed, graph = both(read_spec(data))
+    data = plain.to_dict()
+    closed, graph = both(plain)
     assert closed == pytest.approx(graph, rel=0.01)
-    by_hand = both(plain)[0]
-    assert closed != by_hand
+    simple, simple_graph = both(plain.with_(run__collectives="simple"))
+    assert closed != simple
+    assert simple == pytest.approx(simple_graph, rel=0.01)
     forced, forced_graph = both(read_spec({**data, "nccl": {"NCCL_PROTO": "LL"}}))
     assert forced > closed
     assert forced == pytest.approx(forced_graph, rel=0.01)

@@ -35,6 +35,11 @@ class Capabilities:
     transfers: bool = False  # `Engine.transfer`
     closed_forms: bool = False  # a communication's time alone is known before it runs: `Twin.closed_forms`
 
+    @property
+    def reduces_in_switches(self) -> bool:
+        """Return true if switches add up what passes them (NVLS, SHARP): packets are only passed on."""
+        return not self.packets
+
 
 _CAPABILITIES: dict[str, Capabilities] = {
     "analytic": Capabilities(closed_forms=True),

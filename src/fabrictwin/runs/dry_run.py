@@ -19,10 +19,12 @@ from fabrictwin.runs.execute import Prepared, check_capture, cluster_line, locat
 
 BASE_BYTES = 180 << 20
 OPERATION_BYTES = 500
+EDGE_BYTES = 700  # of a communication bound to links: a GPU reaches another over several NVSwitches
 
 # On one core of 2021, kernels compiled: what a run takes from its lowering to its report.
 BASE_S = 1.0
 OPERATIONS_PER_S = {"packet": 50_000, "flow": 100_000, "analytic": 150_000}
+EDGES_PER_S = 300_000  # of communications, bound to links
 PACKET_HOPS_PER_S = 4e6
 
 
@@ -50,7 +52,13 @@ def wall_s(found: DryRun) -> float:
     """About how many seconds the run takes, first compilation left out."""
     prepared = found.prepared
     took = BASE_S + len(prepared.job.program.operations) / OPERATIONS_PER_S[prepared.spec.run.fidelity]
+    took += _edges(prepared) / EDGES_PER_S
     return took + (0.0 if found.packets is None else found.packets.hops / PACKET_HOPS_PER_S)
+
+
+def _edges(prepared: Prepared) -> int:
+    """About how many edges the job's communications have: one for each rank of a channel."""
+    return sum(len(each.channels.ranks) for each in prepared.job.program.communications)
 
 
 def _array_bytes(thing: Any) -> int:
@@ -72,14 +80,15 @@ def memory_bytes(found: DryRun) -> int:
 
     Python with compiled code, the arrays that were built and their working copies, a byte of table for each
     switch and destination, and what an operation takes from its posting to its slice in the timeline. It came out
-    within a tenth of the peak of two runs of 32 and 1,536 GPUs.
+    within a tenth of the peak of runs of 32, 1,536 and 16,384 GPUs.
     """
     prepared = found.prepared
     fabric = prepared.twin.fabric
     packets = 0 if found.packets is None else found.packets.memory_bytes
     built = _array_bytes(fabric) + _array_bytes(prepared.job.program)
     tables = len(fabric.switch_nodes) * (len(fabric.nic_node) + len(fabric.switch_nodes))
-    return BASE_BYTES + packets + 3 * built + tables + OPERATION_BYTES * len(prepared.job.program.operations)
+    bound = EDGE_BYTES * _edges(prepared) + OPERATION_BYTES * len(prepared.job.program.operations)
+    return BASE_BYTES + packets + 3 * built + tables + bound
 
 
 def dry_run_data(found: DryRun) -> dict[str, Any]:

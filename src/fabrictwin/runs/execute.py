@@ -31,7 +31,7 @@ from fabrictwin.engines.packet.packet_options import options_of
 from fabrictwin.engines.packet.run_estimate import PacketSize, TooLargeError
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.nccl.lowering.queue_pair_options import packet_options
-from fabrictwin.nccl.settings.spec_section import section_settings
+from fabrictwin.nccl.settings.spec_section import job_settings
 from fabrictwin.report.resolved_config import resolved
 from fabrictwin.report.result import Asked, Reference, RunResult
 from fabrictwin.twin.routed_twin import make_twin
@@ -136,9 +136,9 @@ def _refuse_unseen(spec: Spec) -> None:
     Only NCCL finds out what a host lacks; access control sends everybody's traffic another way.
     """
     for i, fault in enumerate(spec.faults):
-        if spec.nccl is None and isinstance(fault, HostFault) and fault.cause != ACCESS_CONTROL:
+        if spec.run.collectives == "simple" and isinstance(fault, HostFault) and fault.cause != ACCESS_CONTROL:
             message = (
-                f"got {fault.cause} without NCCL, expected `nccl: {{}}` in the spec: "
+                f"got {fault.cause} with run.collectives: simple, expected nccl: "
                 "simple collectives do not look at what a host has"
             )
             raise spec.error(f"faults[{i}].cause", message)
@@ -149,11 +149,11 @@ def start_engine(prepared: Prepared) -> Engine:
     run, twin = prepared.spec.run, prepared.twin
     if not capabilities_of(run.fidelity).packets:
         return twin.start_engine(run.fidelity)
-    technology, settings = twin.fabric.technology, section_settings(prepared.spec)
+    technology, settings = twin.fabric.technology, job_settings(prepared.spec)
     options = options_of(run.packet, technology, run.seed, prepared.spec.qos)
     if settings is not None:
         by_port = options
-        options = packet_options(run.packet, technology, settings, seed=run.seed)
+        options = packet_options(run.packet, technology, settings, seed=run.seed, job=True)
         if by_port.lanes.qos is not None:
             options = grouped(options, {"qos": by_port.lanes.qos, "lanes": by_port.lanes.lanes})
     needs = works_in_hosts(prepared.job.program.communications, twin.fabric)

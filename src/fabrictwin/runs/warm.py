@@ -55,4 +55,4 @@ def small_jobs() -> Iterator[Spec]:
             }
             yield read_spec(job)
             if fidelity == "flow":
-                yield read_spec(job | {"nccl": {}})
+                yield read_spec(job | {"run": {"fidelity": fidelity, "collectives": "simple"}})

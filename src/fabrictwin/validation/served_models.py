@@ -55,10 +55,26 @@ class Row(Load):
         return f"{self.model} {kind}, {self.hardware}"
 
 
+class Client(Section):
+    """Who measured, as their scripts have it.
+
+    Requests for each that is sent at once, the shortest length as a share of the longest, and the server's
+    settings. A step takes as many tokens as `spare_tokens` beyond a prompt and one of each request, and the
+    model's length is that much beyond prompt and output.
+    """
+
+    requests: Whole
+    shortest: Annotated[float, Field(gt=0, le=1)]
+    spare_tokens: Whole | None = None
+    server: dict[str, Any] = Field(default_factory=dict)
+    fp8: dict[str, Any] = Field(default_factory=dict)  # more of them where the linear layers are in fp8
+
+
 class Texts(Section):
     source: str
     assumptions: tuple[str, ...] = ()
     again: tuple[str, ...] = ()  # machines whose clients sent prompts that the server had seen
+    clients: dict[str, Client]  # by the release of their rows
     hosts: dict[str, str]
     models: dict[str, dict[str, Any]]
 
@@ -99,7 +115,11 @@ def read_measured(folder: Path) -> Measured:
     texts = read_texts(folder / TEXTS, Texts)
     rows = []
     for line, row in read_table(folder / TABLE, Row):
-        for key, known in (("model", tuple(texts.models)), ("hardware", tuple(texts.hosts))):
+        for key, known in (
+            ("model", tuple(texts.models)),
+            ("hardware", tuple(texts.hosts)),
+            ("release", tuple(texts.clients)),
+        ):
             value = getattr(row, key)
             if value not in known:
                 message = f"got {value!r}, expected a key of {TEXTS}{did_you_mean(value, known)}"
@@ -110,35 +130,47 @@ def read_measured(folder: Path) -> Measured:
 
 BLOCK = 16
 """Tokens of a KV block: a prompt that was seen computes its last one again."""
-SEEN = 10
-"""Requests that send one of the prompts, the first of which computes it."""
+LONGER = 0.2
+"""Of a model's length beyond prompt and output, where the client does not say."""
 
 
-def _load(texts: Texts, row: Row) -> dict[str, Any]:
+def _load(client: Client, row: Row, *, seen: bool) -> dict[str, Any]:
     """Return what the row's client sends."""
+    middle, ratio = (1 + client.shortest) / 2, (1 - client.shortest) / (1 + client.shortest)
     load: dict[str, Any] = {
-        "num_prompts": max(5 * row.concurrency, 10),
+        "num_prompts": max(client.requests * row.concurrency, 10),
         "max_concurrency": row.concurrency,
-        "random_input_len": row.input,
-        "random_output_len": row.output,
-        "random_range_ratio": 0.1,
+        "random_input_len": round(middle * row.input),
+        "random_output_len": round(middle * row.output),
+        "random_range_ratio": ratio,
     }
-    if row.machine in texts.again and row.input > BLOCK:
-        seen = {"prefixes": row.concurrency, "prefix_tokens": row.input - BLOCK, "random_input_len": BLOCK}
-        load |= {**seen, "num_prompts": SEEN * row.concurrency}
+    if seen and row.input > BLOCK:
+        load |= {"prefixes": row.concurrency, "prefix_tokens": row.input - BLOCK, "random_input_len": BLOCK}
     return load
+
+
+def _settings(client: Client, row: Row) -> dict[str, Any]:
+    """Return the server's settings that the client's scripts give."""
+    each = -(-row.concurrency // row.dp)
+    found = {"max_num_seqs": each, **client.server, **(client.fp8 if row.quantization == "fp8" else {})}
+    length = row.input + row.output
+    if client.spare_tokens is None:
+        return {**found, "max_model_len": int((1 + LONGER) * length) + 200}
+    budget = each + row.input + client.spare_tokens
+    return {**found, "max_num_batched_tokens": budget, "max_model_len": length + client.spare_tokens}
 
 
 def answer_row(texts: Texts, row: Row) -> Answer:
     """Run the row's server under its benchmark."""
+    client = texts.clients[row.release]
     serving = {
         "model": {**texts.models[row.model], "_name": row.model},
         "release": row.release if row.release else "0.19",
         "quantization": row.quantization,
         "tensor_parallel_size": row.tp,
         "data_parallel_size": row.dp,
-        "max_model_len": int(1.2 * (row.input + row.output)) + 200,
-        "benchmark": _load(texts, row),
+        "benchmark": _load(client, row, seen=row.machine in texts.again),
+        **_settings(client, row),
     }
     network = {"technology": "infiniband", "topology": {"kind": "rail-optimised"}, "switch": "qm9700"}
     cluster = {"hosts": {"type": texts.hosts[row.hardware], "count": 1}, "network": network}

@@ -69,8 +69,10 @@ class Packet(Model):
     balance: Balance | None = None
     preset: Preset | None = None  # Ethernet: stands for the next three
     control: Control | None = None
+    controls: dict[Annotated[int, Field(ge=0, le=15)], Control] | None = None  # Ethernet: of service levels
     dcqcn: DcqcnSet | OwnDcqcn | None = None
     lossless: Yes | None = None  # Ethernet
+    lossy_priorities: list[Annotated[int, _whole(0, 7)]] | None = None  # Ethernet: those that are never paused
     retransmission: Literal["go-back-n", "selective"] | None = None
     timeout: Annotated[int, _whole(0, 31)] | None = None  # 4.096 us * 2^timeout; 0 is never
     retry_count: Annotated[int, _whole(0, 7)] | None = None
@@ -117,8 +119,15 @@ class Packet(Model):
 
     @model_validator(mode="after")
     def _together(self) -> Packet:
-        if self.dcqcn is not None and self.control != "dcqcn":
+        own = set((self.controls or {}).values())
+        if self.dcqcn is not None and "dcqcn" not in own | {self.control}:
             raise ValueError("got dcqcn, which means nothing without control: dcqcn")
+        if own and "nscc" in own | {self.control}:
+            raise ValueError(
+                "got controls with nscc, which asks every switch to trim; expected it as the only control"
+            )
+        if self.lossy_priorities and self.lossless is False:
+            raise ValueError("got lossy_priorities with lossless: false, which has no others")
         several = self.balance in ("adaptive", "spray")
         control = None if self.control is None else next(iter(CONTROLS[self.control].values()))
         if self.retransmission == "go-back-n" and (several or (control is not None and control.reorders)):

@@ -114,6 +114,7 @@ class Run(Model):
     fidelity: Literal["flow", "analytic", "packet"] = "flow"
     seed: Seed = 1
     fold: Annotated[bool, Field(strict=True)] = True
+    collectives: Literal["nccl", "simple"] = "nccl"  # of a training job: simple are rings over all adapters
     out: str | None = None
     check_memory: Literal["note", "error"] = "note"  # what a layout that does not fit is
     compare: Compare | None = None
@@ -169,6 +170,19 @@ class Spec(Model):
             return value
         origin = (info.context or {}).get("origin") or Origin(Path(), None)
         return _read_cluster(value, origin)
+
+    @model_validator(mode="after")
+    def _one_kind_of_collectives(self) -> Spec:
+        if self.run.collectives == "nccl":
+            return self
+        kind = next((kind for kind in WORKLOADS if kind != "training" and kind in self.workload), None)
+        if kind is not None:
+            message = f"got simple with workload.{kind}, expected nccl: only a training job has simple collectives"
+            raise ConfigError(message, key="run.collectives")
+        if self.nccl is not None:
+            message = "got simple beside nccl:, expected one of the two: simple collectives take nothing of NCCL"
+            raise ConfigError(message, key="run.collectives")
+        return self
 
     def model_post_init(self, context: Any) -> None:
         if isinstance(context, Mapping) and "origin" in context:

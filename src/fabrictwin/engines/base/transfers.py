@@ -34,6 +34,7 @@ class Transfers:
     target: I32  # [T]
     size_bytes: I64  # [T]
     gates: tuple[Gate, ...] = ()
+    level: I32 | None = None  # [T] service level, NONE the options'; None: of all
 
     def __len__(self) -> int:
         return len(self.source)

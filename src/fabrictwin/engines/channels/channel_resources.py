@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -112,6 +113,38 @@ class _Columns:
     def channels(self) -> int:
         return len(self.flow_bytes)
 
+    def batches(self) -> list[_Batch]:
+        """All channels and edges, in so many communications at a time that their uses take little memory."""
+        ends = [0]
+        for i in range(1, len(self.row) - 1):
+            if self.row[i] - self.row[ends[-1]] >= _EDGES_AT_ONCE:
+                ends.append(i)
+        ends.append(len(self.row) - 1)
+        cuts = pairwise(ends)
+        return [_Batch(*(int(of[i]) for of in (self.first, self.row) for i in cut)) for cut in cuts]
+
+
+_EDGES_AT_ONCE = 1 << 17
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Some communications' channels and edges: the first of each, and the first after them."""
+
+    channel: int
+    channel_end: int
+    edge: int
+    edge_end: int
+
+    @property
+    def channels(self) -> int:
+        return self.channel_end - self.channel
+
+    def of_uses(self, found: EndToEnd) -> slice:
+        """Uses of ports by the edges."""
+        first, last = np.searchsorted(found.edge, (self.edge, self.edge_end))
+        return slice(int(first), int(last))
+
 
 def bind(
     communications: Sequence[Communication],
@@ -134,10 +167,12 @@ def bind(
     channel, channels = columns.channel, columns.channels
     edge_ps, criticals, beyond = _on_the_way(communications, edges, columns, found, how, fabric)
     total = np.bincount(channel, weights=edge_ps, minlength=channels)
-    use_start, use_resource, use_coefficient = _uses(columns, found, beside, fabric)
+    batches = columns.batches()
+    uses = [_uses(columns, batch, found, beside, fabric) for batch in batches]
+    use_start, use_resource, use_coefficient = _in_one(uses)
     port_start, port, port_bytes = np.zeros(channels + 1, np.int64), found.port[:0], columns.size[:0]
     if counted:
-        port_start, port, port_bytes = _counts(columns, found)
+        port_start, port, port_bytes = _in_one([_counts(columns, batch, found) for batch in batches])
     bound = Bound(
         communication=np.repeat(np.arange(len(communications), dtype=np.int32), np.diff(columns.first)),
         size_bytes=columns.flow_bytes,
@@ -201,31 +236,36 @@ def _on_the_way(
     return edge_ps, tuple(criticals), beyond
 
 
-def _uses(columns: _Columns, found: EndToEnd, beside: Uses, fabric: Fabric) -> tuple[I64, I32, F64]:
+def _uses(
+    columns: _Columns, batch: _Batch, found: EndToEnd, beside: Uses, fabric: Fabric
+) -> tuple[I64, I32, np.ndarray]:
     """Ports by their share of each edge, the message engine at either end of a network edge, memory and cores."""
     channel, ratio, on_wire = columns.channel, columns.ratio, columns.on_wire
-    leaves = np.flatnonzero(found.source_nic != NONE)
-    enters = np.flatnonzero(found.destination_nic != NONE)
-    use_channel = np.concatenate([channel[found.edge], channel[leaves], channel[enters], channel[beside.edge]])
+    ports, edges = batch.of_uses(found), slice(batch.edge, batch.edge_end)
+    leaves = batch.edge + np.flatnonzero(found.source_nic[edges] != NONE)
+    enters = batch.edge + np.flatnonzero(found.destination_nic[edges] != NONE)
+    others = np.flatnonzero((beside.edge >= batch.edge) & (beside.edge < batch.edge_end))
+    edge, other = found.edge[ports], beside.edge[others]
+    use_channel = np.concatenate([channel[edge], channel[leaves], channel[enters], channel[other]])
     resource = np.concatenate(
         [
-            found.port,
+            found.port[ports],
             fabric.ports + found.source_nic[leaves],
             fabric.ports + found.destination_nic[enters],
-            beside.resource,
+            beside.resource[others],
         ]
     )
     per_message = ratio / columns.message[channel]
     coefficient = np.concatenate(
         [
-            (ratio * on_wire * columns.drag)[found.edge] * found.share,
+            (ratio * on_wire * columns.drag)[edge] * found.share[ports],
             per_message[leaves],
             per_message[enters],
-            (ratio * on_wire)[beside.edge] * beside.amount,
+            (ratio * on_wire)[other] * beside.amount[others],
         ]
     )
     used = coefficient > 0
-    return _sum_by(use_channel[used], resource[used], coefficient[used], columns.channels)
+    return _sum_by(use_channel[used] - batch.channel, resource[used], coefficient[used], batch.channels)
 
 
 def _limits(columns: _Columns, found: EndToEnd, how: Connections, fabric: Fabric) -> F64:
@@ -248,12 +288,21 @@ def _limits(columns: _Columns, found: EndToEnd, how: Connections, fabric: Fabric
     return limit
 
 
-def _counts(columns: _Columns, found: EndToEnd) -> tuple[I64, I32, I64]:
+def _counts(columns: _Columns, batch: _Batch, found: EndToEnd) -> tuple[I64, I32, np.ndarray]:
     """A CSR over channels of ports and the bytes that they carry, without a remainder."""
-    wired = np.rint(columns.size * columns.on_wire).astype(np.int64)
-    upper = np.rint((found.before + found.share) * wired[found.edge]).astype(np.int64)
-    carried = upper - np.rint(found.before * wired[found.edge]).astype(np.int64)
-    return _sum_by(columns.channel[found.edge], found.port, carried, columns.channels)
+    ports = batch.of_uses(found)
+    edge, before, share = found.edge[ports], found.before[ports], found.share[ports]
+    wired = np.rint(columns.size[edge] * columns.on_wire[edge]).astype(np.int64)
+    carried = np.rint((before + share) * wired).astype(np.int64) - np.rint(before * wired).astype(np.int64)
+    return _sum_by(columns.channel[edge] - batch.channel, found.port[ports], carried, batch.channels)
+
+
+def _in_one(parts: Sequence[tuple[I64, I32, np.ndarray]]) -> tuple[I64, I32, np.ndarray]:
+    """CSRs over rows that follow each other, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    start = starts_of(np.concatenate([np.diff(part[0]) for part in parts]))
+    return start, np.concatenate([part[1] for part in parts]), np.concatenate([part[2] for part in parts])
 
 
 def _sum_by(row: I64, column: I32, value: np.ndarray, rows: int) -> tuple[I64, I32, np.ndarray]:

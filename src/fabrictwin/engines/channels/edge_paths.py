@@ -11,7 +11,7 @@ import numpy as np
 from fabrictwin.base.arrays import I32, starts_of
 from fabrictwin.engines.base.queue_pairs import QueuePairNumbers
 from fabrictwin.engines.channels.connection_paths import Travellers, Uses, plain, travel, travellers
-from fabrictwin.fabric.fabric import Fabric
+from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.fabric.memory_paths import EndToEnd, PathFinder
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Communication, Connections
@@ -23,6 +23,8 @@ _LEADS = (
     *("out", "nic_out", "nic_in", "into", "paths"),
     *("send_ps_per_byte", "receive_ps_per_byte", "read_ps_per_byte", "threads"),
 )
+
+_EDGES_AT_ONCE = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class OpenConnections:
         how = _in_one(ends).how
         names = [_digest(each) for each in ends]
         new = {name: each for name, each in zip(names, ends, strict=True) if name not in self._known}
-        if len(new) == len(names) and not self.keep:
+        few = sum(len(each.source) for each in ends) < _EDGES_AT_ONCE
+        if len(new) == len(names) and not self.keep and few:
             found = self._find(list(new.values()))
         else:
             known = self._known | dict(zip(new, self._find_apart(list(new.values())), strict=True))
@@ -80,7 +83,27 @@ class OpenConnections:
         return _Found(*travel(_in_one(ends), self.fabric, self.finder, entropy))
 
     def _find_apart(self, ends: Sequence[Travellers]) -> list[_Found]:
-        return _parts(self._find(ends), [len(each.source) for each in ends]) if ends else []
+        """Paths of each, found for many at a time; all that leave hosts together, whose numbers are one row."""
+        sizes = [len(each.source) for each in ends]
+        batches, inside = [[i for i, each in enumerate(ends) if self._leaves(each)]], []
+        for i in np.setdiff1d(np.arange(len(ends)), batches[0]).tolist():
+            if not inside or sum(sizes[k] for k in inside[-1]) >= _EDGES_AT_ONCE:
+                inside.append([])
+            inside[-1].append(i)
+        found: dict[int, _Found] = {}
+        for batch in (*batches, *inside):
+            if batch:
+                parts = _parts(self._find([ends[i] for i in batch]), [sizes[i] for i in batch])
+                found |= zip(batch, parts, strict=True)
+        return [found[i] for i in range(len(ends))]
+
+    def _leaves(self, ends: Travellers) -> bool:
+        """Return true if some edge goes over the network."""
+        if (ends.how.nic_out != NONE).any() or (ends.how.nic_in != NONE).any():
+            return True
+        known = (ends.source != NONE) & (ends.target != NONE)
+        host = self.fabric.node_host
+        return bool((host[ends.source[known]] != host[ends.target[known]]).any())
 
 
 def _digest(ends: Travellers) -> bytes:

@@ -187,7 +187,7 @@ class NetworkPackets:
 
     @property
     def marks_congestion(self) -> bool:
-        return self.network.options.congestion.control != "none"
+        return self.network.options.congestion.used != ("none",)
 
     @property
     def gpudirect(self) -> bool:

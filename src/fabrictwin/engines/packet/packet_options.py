@@ -45,19 +45,34 @@ class Congestion:
 
     control: str = "none"
     dcqcn: str | Dcqcn | DcqcnByRate = "by-rate"  # a set of parameters, or its name
+    controls: tuple[tuple[int, str], ...] = ()  # of connections at a service level; the others have `control`
 
     def __post_init__(self) -> None:
-        if self.control != "dcqcn":
-            congestion_control(self.control)
+        for name in self.used:
+            if name != "dcqcn":
+                congestion_control(name)
         if isinstance(self.dcqcn, str):
             congestion_control("dcqcn", self.dcqcn)
 
     @property
     def algorithm(self) -> CongestionControl:
-        """The congestion control, with its parameters."""
-        if self.control == "dcqcn":
+        """The congestion control of connections whose service level has none of its own, with its parameters."""
+        return self.named(self.control)
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """Names of all controls, that of most connections first."""
+        return tuple(dict.fromkeys((self.control, *(name for _, name in self.controls))))
+
+    def at(self, level: int) -> str:
+        """Return the name of the control of connections at a service level."""
+        return dict(self.controls).get(level, self.control)
+
+    def named(self, name: str) -> CongestionControl:
+        """Return a control that is used, with its parameters."""
+        if name == "dcqcn":
             return congestion_control("dcqcn", self.dcqcn) if isinstance(self.dcqcn, str) else self.dcqcn
-        return congestion_control(self.control)
+        return congestion_control(name)
 
 
 @dataclass(frozen=True)
@@ -134,6 +149,7 @@ class Switching:
     """Buffers of switches, and what happens when they fill. Raises ConfigError."""
 
     lossless: bool = True  # Ethernet: priority flow control
+    lossy_priorities: tuple[int, ...] = ()  # Ethernet: that have none
     store_and_forward: bool = False  # network switches; otherwise they cut through
     buffer_alpha_256: int = 32  # dynamic threshold: 1/8 as in the HPCC authors' model of a switch
     buffer_bytes: int = 0  # of every Ethernet switch; 0: the catalog's
@@ -190,8 +206,13 @@ class PacketOptions:
 
     @property
     def selective(self) -> bool:
-        algorithm = self.congestion.algorithm
-        return self.transport.retransmission == "selective" or self.balance != "routed" or algorithm.reorders
+        """True where some connection takes packets in any order."""
+        return any(self.reorders(name) for name in self.congestion.used)
+
+    def reorders(self, control: str) -> bool:
+        """Return true if connections under a control take packets in any order."""
+        by_all = self.transport.retransmission == "selective" or self.balance != "routed"
+        return by_all or self.congestion.named(control).reorders
 
     @property
     def packets_an_ack(self) -> int:
@@ -219,14 +240,22 @@ _FIELD = {
 _ETHERNET = (
     "preset",
     "control",
+    "controls",
     "dcqcn",
     "lossless",
+    "lossy_priorities",
     "buffer",
     "buffer_alpha",
     "strict_priorities",
     "ets_weights",
 )
-_BY_PORT = ("lossless", "virtual_lanes", "strict_priorities", "ets_weights")  # what rows of qos say too
+_BY_PORT = (
+    "lossless",
+    "lossy_priorities",
+    "virtual_lanes",
+    "strict_priorities",
+    "ets_weights",
+)  # what rows of qos say too
 QOS_LANES = 8
 _INFINIBAND = ("credit_buffer", "head_of_queue_lifetime", "sl_to_vl", "vl_high", "vl_low", "vl_high_limit")
 
@@ -255,7 +284,7 @@ def options_of(section: Packet | None, technology: str, seed: int, qos: Qos | No
             more[key] = tuple((int(vl), int(weight)) for vl, weight in pairs)
         elif key == "dcqcn" and not isinstance(value, str):
             more[key] = altered(value.like, dict(value))
-        elif key == "service_levels":
+        elif key in ("service_levels", "controls"):
             more[key] = tuple(sorted(value.items()))
         else:
             more[_FIELD.get(key, key)] = tuple(value) if isinstance(value, list) else value

@@ -36,8 +36,11 @@ class PacketTransfers:
         self.hops = _hops(network, transfers)
         check_size(PacketSize(self.hops, n, _memory_bytes(network, transfers)), network.options, "this traffic")
         connections = network.connections
-        ends = zip(transfers.source.tolist(), transfers.target.tolist(), strict=True)
-        first = connections.connect([connections.remote(a, b) for a, b in ends])
+        levels = (
+            [None] * n if transfers.level is None else [k if k != NONE else None for k in transfers.level.tolist()]
+        )
+        ends = zip(transfers.source.tolist(), transfers.target.tolist(), levels, strict=True)
+        first = connections.connect([connections.remote(a, b, sl=level) for a, b, level in ends])
         gates = transfers.gates
         kind = [s.MESSAGE] * n + [s.TURNSTILE if gate.one_each else s.DELAY for gate in gates]
         size = transfers.size_bytes.tolist() + [0] * len(gates)
@@ -94,7 +97,7 @@ def _memory_bytes(network: PacketNetwork, transfers: Transfers) -> int:
 
     options, state, n = network.options, network.machine.state, len(transfers)
     reach = 2 * options.transport.window_packets if options.selective else 0
-    control = 0 if options.congestion.control == "none" else getattr(state, options.congestion.control).itemsize
+    control = sum(int(getattr(state, name).itemsize) for name in options.congestion.used if name != "none")
     packets = int(np.maximum(-(-transfers.size_bytes // network.fabric.mtu_bytes), 1).sum())
     room = int(state.port.peer.size) * 2 * (options.switching.credit_bytes or 1 << 20) // network.fabric.mtu_bytes
     links = 2 * int(network.fabric.node_tier.max(initial=1)) + 2

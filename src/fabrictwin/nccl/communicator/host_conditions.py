@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from fabrictwin.base.arrays import I64
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.topology.net_devices import SOCKET
@@ -78,12 +79,24 @@ class Conditions:
     def _taken(self) -> dict[int, tuple[int, ...]]:
         return {}
 
+    @cached_property
+    def _number(self) -> dict[int, int]:
+        """The communicator's number of each host of the fabric; of a host of several, the first."""
+        hosts = self.communicator.placement.host_of_node.tolist()
+        return {host: node for node, host in reversed([*enumerate(hosts)])}
+
+    @cached_property
+    def _first_adapter(self) -> I64:
+        """[hosts] the first adapter of each host of the fabric."""
+        first: I64 = np.searchsorted(self.fabric.nic_node, self.fabric.host_node_start)
+        return first
+
     def adapters(self, host: int) -> tuple[int, ...]:
         """The adapters of a host that connections may use; sockets use the interfaces of all that have a cable."""
         if host not in self._taken:
             fabric, communicator = self.fabric, self.communicator
-            first = int(np.searchsorted(fabric.nic_node, fabric.host_node_start[host]))
-            node = int(np.flatnonzero(communicator.placement.host_of_node == host)[0])
+            node = self._number[host]
+            first = int(self._first_adapter[host])
             view = communicator.hosts.kinds[int(communicator.hosts.kind_of_node[node])]
             mine = [first + view.system.devices[net].index for net in view.table.nets]
             self._taken[host] = tuple(n for n in mine if fabric.nic_port[n] != NONE)

@@ -2,8 +2,9 @@
 
 NCCL sends data so that it may arrive out of order (the write and its notice apart) by default on InfiniBand and
 not on RoCE; `NCCL_IB_ADAPTIVE_ROUTING` decides. Whether switches then spread packets is the fabric's:
-`run.packet.balance` where the spec says so, otherwise they can. Time-out and retries are the queue pair's, and so
-NCCL's.
+`run.packet.balance` where the spec says so. Where it says nothing, those of a benchmark can; a job's packets take
+the tables unless the variable is set, as the key's default says. Time-out and retries are the queue pair's, and so
+NCCL's; `run.packet` may say others where NCCL's variables say nothing.
 """
 
 from __future__ import annotations
@@ -35,15 +36,26 @@ def service_level(settings: Settings, technology: str) -> int | None:
 
 
 def packet_options(
-    section: Packet | None, technology: str, settings: Settings, *, seed: int = 1, sockets: bool = False
+    section: Packet | None,
+    technology: str,
+    settings: Settings,
+    *,
+    seed: int = 1,
+    sockets: bool = False,
+    job: bool = False,
 ) -> PacketOptions:
-    """Options of the packet engine for the network under NCCL's connections. Raises ConfigError."""
+    """Options of the packet engine for the network under NCCL's connections, of a job's or a benchmark's.
+
+    Raises ConfigError.
+    """
     modelled = options_of(section, technology, seed)
     if sockets:
         return modelled
     able = "adaptive" if section is None or section.balance is None else modelled.balance
     adaptive = settings.ib_adaptive_routing
-    spreads = technology == "infiniband" if adaptive is None else bool(adaptive)
+    asked = section is not None and section.balance not in (None, "routed")
+    by_default = asked if job else asked or technology == "infiniband"
+    spreads = by_default if adaptive is None else bool(adaptive)
     level = service_level(settings, technology)
     control = modelled.congestion.control
     if technology == "ethernet" and control == "dcqcn" and gid_of(settings).first_version:
@@ -54,7 +66,17 @@ def packet_options(
             "control": control,
             "balance": able if spreads else "routed",
             "service_level": modelled.lanes.service_level if level is None else level,
-            "timeout": settings.ib_timeout,
-            "retry_count": settings.ib_retry_cnt,
+            "timeout": _retries(section, "timeout", "NCCL_IB_TIMEOUT", settings.ib_timeout, settings),
+            "retry_count": _retries(section, "retry_count", "NCCL_IB_RETRY_CNT", settings.ib_retry_cnt, settings),
         },
     )
+
+
+def _retries(section: Packet | None, key: str, variable: str, own: int, settings: Settings) -> int:
+    """NCCL's value, or the section's where it has one. Raises ConfigError where both were written and differ."""
+    given: int | None = None if section is None else getattr(section, key)
+    if given is None or given == own:
+        return own
+    if variable in dict(settings.given):
+        raise ConfigError(f"got {given} beside {variable}={own}, expected one of the two", key=f"run.packet.{key}")
+    return given

@@ -12,6 +12,13 @@ from fabrictwin.nccl.settings.settings import Settings, from_mapping, read_setti
 from fabrictwin.nccl.settings.version import DEFAULT, version
 
 
+def job_settings(spec: Spec) -> Settings | None:
+    """NCCL's settings for the spec's job, None where its collectives are the simple ones. Raises ConfigError."""
+    if spec.run.collectives == "simple":
+        return None
+    return section_settings(spec) or from_mapping({})
+
+
 def section_settings(spec: Spec) -> Settings | None:
     """Settings of the spec's `nccl` section, None where there is none. Raises ConfigError with file and line."""
     if spec.nccl is None:

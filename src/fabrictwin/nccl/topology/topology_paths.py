@@ -51,6 +51,9 @@ class PathTable:
         self.system, self.rules, self.policy = system, rules, policy
         self._paths: dict[tuple[int, int], Path] = {}
         self._nearest_gpu: dict[int, int] = {}  # of each adapter, until a path changes
+        self._nearest: dict[
+            int, dict[tuple[int, ...], tuple[int, ...]]
+        ] = {}  # likewise, until one of its own does
         self.cpus, self.gpus = system.of(Kind.CPU), system.of(Kind.GPU)
         self.nets, self.switches = system.of(Kind.NET), system.of(Kind.NVS)
         for base in (*self.cpus, *self.gpus, *self.nets, *self.switches):
@@ -116,10 +119,15 @@ class PathTable:
         near = self.nearest(gpu, self.cpus)
         return min(near, key=lambda cpu: (len(self(gpu, cpu).links), near.index(cpu)))
 
-    def nearest(self, device: int, among: tuple[int, ...]) -> list[int]:
+    def nearest(self, device: int, among: tuple[int, ...]) -> tuple[int, ...]:
         """Those that a device has the widest, then shortest paths to."""
-        best = min(((-self(device, far).bw, self(device, far).type) for far in among), default=None)
-        return [far for far in among if (-self(device, far).bw, self(device, far).type) == best]
+        known = self._nearest.setdefault(device, {})
+        if among not in known:
+            paths = [self._paths.get((device, far), NO_PATH) for far in among]
+            rank = [(-path.bw, path.type) for path in paths]
+            best = min(rank, default=None)
+            known[among] = tuple(far for far, one in zip(among, rank, strict=True) if one == best)
+        return known[among]
 
     def preferred_nets(self, gpu: int) -> list[int]:
         """All adapters that a GPU uses, in order of channels, spread over GPUs that share adapters."""
@@ -191,8 +199,12 @@ class PathTable:
             kind = PathType.PXN
         else:
             kind = _merged(first.type, second.type)
-        self._paths[a, b] = Path(kind, min(first.bw, second.bw), first.links + second.links)
+        self._change(a, b, Path(kind, min(first.bw, second.bw), first.links + second.links))
+
+    def _change(self, a: int, b: int, path: Path) -> None:
+        self._paths[a, b] = path
         self._nearest_gpu.clear()
+        self._nearest.pop(a, None)
 
     def _avoid_direct_gpus(self) -> None:
         for g in self.gpus:
@@ -210,8 +222,7 @@ class PathTable:
                 if _merged(self(g, cpu).type, self(n, cpu).type) == PathType.P2C:
                     for ends in ((g, n), (n, g)):
                         path = self(*ends)
-                        self._paths[ends] = path._replace(type=min(PathType.P2C, path.type))
-                        self._nearest_gpu.clear()
+                        self._change(*ends, path._replace(type=min(PathType.P2C, path.type)))
 
     def _detour_adapters(self) -> None:
         devices = self.system.devices

@@ -7,6 +7,7 @@ would have less than its threshold of bytes, and since 2.22 channels that would 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
@@ -92,11 +93,18 @@ class Tuner:
             found = {way: time * (1024 if way[0] == A.RING else 1) for way, time in found.items()}
         return found
 
-    def choose(self, call: Call) -> Choice:
-        """Raises ConfigError where nothing is left, in NCCL's words."""
-        found = self.costs(call)
-        if not found:
+    def choose(self, call: Call, *, without: Collection[Algorithm] = ()) -> Choice:
+        """The fastest way by the cost model, but for algorithms `without`.
+
+        Raises ConfigError where nothing is left, in NCCL's words.
+        """
+        costs = self.costs(call)
+        if not costs:
             raise ConfigError(self._nothing(call))
+        found = {way: time for way, time in costs.items() if way[0] not in without}
+        if not found:
+            names = ", ".join(sorted({way[0].name for way in costs}))
+            raise ConfigError(f"got {names} for {call.collective}, which the engine cannot play", key="NCCL_ALGO")
         # NCCL walks algorithms, then protocols, and keeps the first of equals
         algorithm, protocol = min(found, key=lambda way: (found[way], way))
         most, threads = self._channels_and_threads(call, algorithm, protocol)

@@ -1,7 +1,9 @@
 """A benchmark's client and its server: requests go to replicas, and the times of their tokens come back.
 
 Replicas act in the order of their clocks. A request is routed when no replica has anything to do before it
-arrives. With a limit on concurrency a request is sent when it is due and fewer are in flight.
+arrives. With a limit on concurrency a request is sent when it is due and fewer are in flight. An engine goes on as
+soon as a step is done, before its client has the tokens: what the client sends when a request ends is never in the
+step that begins in that instant.
 """
 
 from __future__ import annotations
@@ -46,6 +48,11 @@ class Served:
     tokens: Integers
 
 
+TURNAROUND_PS = 1
+"""Between the last token of a request and the next that is sent for it: enough to miss the step that begins then.
+The way to a client and back, with its tokens read and a prompt parsed, takes milliseconds, and the engine none."""
+
+
 class _Client:
     """Requests that are yet to be sent, and those in flight."""
 
@@ -77,7 +84,8 @@ class _Client:
         return self.sent - 1, at
 
     def ended(self, at_ps: int) -> None:
-        """Count a request that has ended: its place is free from then on."""
+        """Count a request that has ended: its place is free right after."""
+        at_ps += TURNAROUND_PS
         place = len(self._ended_ps)
         while place and self._ended_ps[place - 1] > at_ps:
             place -= 1

@@ -9,7 +9,8 @@
 
 Sizes are bytes, starts are picoseconds. A flow names the trigger that starts it and the one that fires when its
 last acknowledgement is in. A oneshot trigger starts all its flows at once; a multishot one starts one more, in
-the file's order, each time that a flow fires it; a barrier starts all when so many have fired it (facts of the
+the file's order, each time that a flow fires it; a barrier starts all when so many have fired it. `prio` is the
+flow's service level, on Ethernet its priority; without it the options' (facts of the
 format, from csg-htsim's `connection_matrix.cpp` and `trigger.cpp`).
 """
 
@@ -30,6 +31,7 @@ from fabrictwin.fabric.fabric import I32, I64, NONE
 _KEYS = ("id", "start", "trigger", "size", "send_done_trigger", "recv_done_trigger", "prio")
 _TRIGGERS = ("oneshot", "multishot", "barrier")
 _LARGEST = 1 << 40
+_MOST = {"prio": 15}  # a service level
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,15 @@ class Traffic:
     send_done: I32  # trigger fired by the sender's last acknowledgement, NONE
     receive_done: I32  # trigger fired by the receiver's last byte, NONE
     triggers: dict[int, Trigger]
+    level: I32 | None = None  # service level, NONE where the options say; None: of all
 
     def __len__(self) -> int:
         return len(self.source)
+
+    @property
+    def levels(self) -> I32:
+        """Service levels [F], NONE where the options say."""
+        return np.full(len(self), NONE, np.int32) if self.level is None else self.level
 
 
 def _number(text: str, what: str, path: Path, line: int, largest: int = _LARGEST) -> int:
@@ -102,6 +110,7 @@ def read_traffic(path: str | Path) -> Traffic:
         trigger=column("trigger", np.int32),
         send_done=column("send_done_trigger", np.int32),
         receive_done=column("recv_done_trigger", np.int32),
+        level=column("prio", np.int32),
         triggers=triggers,
     )
 
@@ -173,7 +182,7 @@ def _flow(words: list[str], path: Path, line: int) -> dict[str, int]:
             raise ConfigError(
                 f"got {key!r}, expected one of {', '.join(_KEYS)}{did_you_mean(key, _KEYS)}", file=path, line=line
             )
-        row[key] = _number(value, key, path, line, 2**31 - 1 if "trigger" in key else _LARGEST)
+        row[key] = _number(value, key, path, line, 2**31 - 1 if "trigger" in key else _MOST.get(key, _LARGEST))
     if "size" not in row:
         raise ConfigError("got a flow without a size", file=path, line=line, key="size")
     if ("start" in row) == ("trigger" in row):

@@ -45,26 +45,14 @@ class TrafficResult:
 
     def summary(self) -> dict[str, Any]:
         """Return the table as data; keys carry their units."""
-        took = np.sort(self.completion_ps)
-        slow = np.sort(self.completion_ps / np.maximum(self.unloaded_ps, 1))
         assert self.engine.packets is not None
-        totals, n = self.engine.packets.totals(), len(took)
-        at99 = min(n - 1, -(-99 * n // 100) - 1)
+        totals, level_of = self.engine.packets.totals(), self.traffic.levels
+        levels = np.unique(level_of)
         return {
-            "flows": n,
-            "bytes": int(self.traffic.size_bytes.sum()),
-            "end_us": int(self.done_ps.max()) / 1e6,
-            "completion_us": {
-                "mean": round(float(took.sum()) / n / 1e6, 6),
-                "p50": int(took[(n - 1) // 2]) / 1e6,
-                "p99": int(took[at99]) / 1e6,
-                "max": int(took[-1]) / 1e6,
-            },
-            "slowdown": {
-                "mean": round(float(slow.mean()), 4),
-                "p50": round(float(slow[(n - 1) // 2]), 4),
-                "p99": round(float(slow[at99]), 4),
-                "max": round(float(slow[-1]), 4),
+            **self._times(np.arange(len(self.traffic))),
+            "priorities": {
+                "rest" if level == NONE else str(level): self._times(np.flatnonzero(level_of == level))
+                for level in (levels.tolist() if len(levels) > 1 else [])
             },
             "packets": {
                 "sent": totals.created,
@@ -79,6 +67,30 @@ class TrafficResult:
             },
             "pauses": {"frames": totals.pause_frames, "time_us": totals.pause_ps / 1e6},
             "wait_us": int(self.engine.counters().wait_ps.sum()) / 1e6,  # type: ignore[union-attr]
+        }
+
+    def _times(self, flows: I64) -> dict[str, Any]:
+        """Return completion times and slowdowns of some flows as data."""
+        took = np.sort(self.completion_ps[flows])
+        slow = np.sort(self.completion_ps[flows] / np.maximum(self.unloaded_ps[flows], 1))
+        n = len(flows)
+        at99 = min(n - 1, -(-99 * n // 100) - 1)
+        return {
+            "flows": n,
+            "bytes": int(self.traffic.size_bytes[flows].sum()),
+            "end_us": int(self.done_ps[flows].max()) / 1e6,
+            "completion_us": {
+                "mean": round(float(took.sum()) / n / 1e6, 6),
+                "p50": int(took[(n - 1) // 2]) / 1e6,
+                "p99": int(took[at99]) / 1e6,
+                "max": int(took[-1]) / 1e6,
+            },
+            "slowdown": {
+                "mean": round(float(slow.mean()), 4),
+                "p50": round(float(slow[(n - 1) // 2]), 4),
+                "p99": round(float(slow[at99]), 4),
+                "max": round(float(slow[-1]), 4),
+            },
         }
 
 
@@ -110,7 +122,8 @@ def play_traffic(
         engine.change(change)
     recorder = capture.start(engine) if capture is not None else None
     try:
-        engine.transfer(Transfers(traffic.source, traffic.destination, traffic.size_bytes, gates_of(traffic)))
+        ends = traffic.source, traffic.destination
+        engine.transfer(Transfers(*ends, traffic.size_bytes, gates_of(traffic), traffic.levels))
         stage("simulating", lambda: engine.progress)
         engine.advance()
     finally:
@@ -174,6 +187,7 @@ def _unloaded_ps(fabric: Fabric, routes: Routes, options: PacketOptions, traffic
             rates[traffic.destination],
             fabric.port_latency_ps[fabric.nic_port[traffic.source]],
             fabric.port_latency_ps[fabric.nic_port[traffic.destination]],
+            traffic.levels,
         ],
         axis=1,
     )
@@ -183,7 +197,8 @@ def _unloaded_ps(fabric: Fabric, routes: Routes, options: PacketOptions, traffic
         stage("simulating flows by themselves", i / len(lead))
         engine = PacketEngine(fabric, routes, options)
         only = slice(flow, flow + 1)
-        engine.transfer(Transfers(traffic.source[only], traffic.destination[only], traffic.size_bytes[only]))
+        ends = traffic.source[only], traffic.destination[only]
+        engine.transfer(Transfers(*ends, traffic.size_bytes[only], level=traffic.levels[only]))
         engine.advance()
         start_ps, _, done_ps = engine.transfer_times()
         alone[i] = int(done_ps[0] - start_ps[0])
@@ -199,9 +214,12 @@ def table(result: TrafficResult) -> str:
         "",
         f"{'':12}{'mean':>12}{'p50':>12}{'p99':>12}{'max':>12}",
     ]
-    for name, key, digits in (("FCT (us)", "completion_us", 2), ("slowdown", "slowdown", 3)):
-        row = data[key]
-        lines.append(f"{name:12}" + "".join(f"{row[k]:12.{digits}f}" for k in ("mean", "p50", "p99", "max")))
+    parts = [("", data), *((f"priority {level}", part) for level, part in data["priorities"].items())]
+    for which, part in parts:
+        lines += [f"{which}: {part['flows']} flows, {format_size(part['bytes'])}"] if which else []
+        for name, key, digits in (("FCT (us)", "completion_us", 2), ("slowdown", "slowdown", 3)):
+            row = part[key]
+            lines.append(f"{name:12}" + "".join(f"{row[k]:12.{digits}f}" for k in ("mean", "p50", "p99", "max")))
     packets = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in data["packets"].items())
     lines += ["", f"packets: {packets}"]
     if result.engine.fabric.technology == "ethernet":

@@ -15,14 +15,12 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.fabric.fabric import Fabric
-from fabrictwin.nccl.settings.settings import from_mapping
-from fabrictwin.nccl.settings.spec_section import section_settings
 from fabrictwin.program.program import NONE, Actor, Communication, Label, Operations, OpKind, Program
 from fabrictwin.workload.captured.captured_graph import MatchedGraph, Node, Part, parts_of
 from fabrictwin.workload.captured.captured_job import Collective, Compute
 from fabrictwin.workload.captured.captured_section import PlacedCapture, place_captured
 from fabrictwin.workload.captured.kernel_times import KernelTimes
-from fabrictwin.workload.job.nccl_communications import Library, library_with
+from fabrictwin.workload.job.nccl_communications import Library, library_of
 from fabrictwin.workload.step.step_work import Lowered
 
 MOST_LABELS = 30_000  # of int16
@@ -37,8 +35,8 @@ NAMES = {
 def lower_captured(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
     """The spec's captured job as a program on this fabric. Raises ConfigError."""
     placed = place_captured(spec, blueprint, fabric)
-    settings = section_settings(spec) or from_mapping({})
-    library = library_with(settings, spec, blueprint, fabric, placed.rank_node)
+    library = library_of(spec, blueprint, fabric, placed.rank_node)
+    assert library is not None  # the spec refuses simple collectives of a captured job
     job, file = placed.captured, str(spec.folder / placed.section.captured)
     try:
         parts = parts_of(job, placed.differs, fold=spec.run.fold)
@@ -48,7 +46,7 @@ def lower_captured(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
         program = made.build(spec.name)
     except ConfigError as error:
         raise error.within(file=file) from None
-    notes = [f"NCCL {settings.release}", *map(str, settings.notes), *job.notes, *sorted(made.times.notes)]
+    notes = [*library.notes, *job.notes, *sorted(made.times.notes)]
     notes += [f"not placed: {one.count:,} × {one.what}: {one.why}" for one in job.unplaced]
     classes = len(job.classes)
     line = f"{job.name}: {job.world:,} ranks in {classes} class{'' if classes == 1 else 'es'}"

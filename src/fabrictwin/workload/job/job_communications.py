@@ -160,7 +160,7 @@ class CommunicationFactory:
     def gradients(self, groups: I64, size_bytes: int, name: str) -> tuple[Communication, ...]:
         """The phases of a gradient all-reduce as the spec chooses it, to be chained. Raises ConfigError."""
         chosen, element = self.job.training.gradients, self.job.gradient_bytes
-        if self.library is not None and not chosen.model_fields_set:
+        if self.library is not None and chosen.algorithm is None and chosen.channels is None:
             whole = self.library.collective("all_reduce", groups, size_bytes, element_bytes=element, name=name)
             return (whole,)
         hosts, cost = self.job.placement.host_of_rank, self.step_cost("all_reduce", groups, size_bytes)
@@ -178,7 +178,7 @@ class CommunicationFactory:
             whole = collectives.all_reduce(
                 groups,
                 size_bytes,
-                algorithm=chosen.algorithm,
+                algorithm=chosen.algorithm or "ring",
                 channels=chosen.channels or self.channels(groups) * (2 if chosen.algorithm == "tree" else 1),
                 host_of_rank=hosts,
                 element_bytes=element,

@@ -9,28 +9,33 @@ Left out: that collectives of different groups share a GPU's thread blocks, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.arrays import I32, I64, starts_of
+from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.grouped import grouped
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.faults import HostCause, host_causes
 from fabrictwin.cluster.spec.calibration_file import CollectiveCorrections
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.fabric.fabric import NONE, Fabric
-from fabrictwin.nccl.communicator.communicator import Communicator, initialise
-from fabrictwin.nccl.lowering.lower import Lowering
+from fabrictwin.nccl.communicator.communicator import initialise
+from fabrictwin.nccl.lowering.lower import IN_SWITCH, NAMES, Lowering
 from fabrictwin.nccl.lowering.tasks import COLLECTIVE, Kind, Task
 from fabrictwin.nccl.settings.settings import Settings
-from fabrictwin.nccl.settings.spec_section import section_settings
+from fabrictwin.nccl.settings.spec_section import job_settings
+from fabrictwin.nccl.topology.graph_types import Algorithm
 from fabrictwin.nccl.tuning.step_costs import calibration
-from fabrictwin.nccl.tuning.tuner import Call, Tuner, tuner
+from fabrictwin.nccl.tuning.tuner import Call, Choice, Tuner, tuner
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Channels, Communication, Connections, Seat
+
+_EDGES_KEPT = 1 << 18  # of what was lowered for one communicator
 
 
 @dataclass(frozen=True)
@@ -42,26 +47,34 @@ class Hosts:
 
 
 def library_of(spec: Spec, blueprint: Blueprint, fabric: Fabric, rank_node: I32) -> Library | None:
-    """NCCL as the spec's `nccl:` says; None where it says nothing. Raises ConfigError with file and line."""
-    settings = section_settings(spec)
+    """NCCL as the spec's `nccl:` says, on its hosts; None where its collectives are the simple ones.
+
+    Algorithms that the spec's engine cannot play are left to none. Raises ConfigError with file and line.
+    """
+    settings = job_settings(spec)
     if settings is None:
         return None
-    return library_with(settings, spec, blueprint, fabric, rank_node)
-
-
-def library_with(settings: Settings, spec: Spec, blueprint: Blueprint, fabric: Fabric, rank_node: I32) -> Library:
-    """NCCL with these settings on the hosts of the spec."""
     corrections = None if spec.calibration is None else spec.calibration.collectives
-    return Library(Hosts(fabric, host_causes(blueprint, spec)), rank_node, settings, corrections)
+    without = () if capabilities_of(spec.run.fidelity).reduces_in_switches else IN_SWITCH
+    return Library(Hosts(fabric, host_causes(blueprint, spec)), rank_node, settings, corrections, without)
 
 
 @dataclass(frozen=True)
 class _Known:
     """A communicator that stands for all that lie like it."""
 
-    communicator: Communicator
+    rank_node: I32  # [n] its own GPUs
     lowering: Lowering
     tuner: Tuner
+    lowered: dict[Task, _Lowered] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Lowered:
+    """A communication of one group."""
+
+    communication: Communication
+    edges: patterns.Edges
 
 
 @dataclass
@@ -72,32 +85,29 @@ class Library:
     rank_node: I32
     settings: Settings
     corrections: CollectiveCorrections | None = None  # of the spec's calibration
+    without: tuple[Algorithm, ...] = ()  # that the engine cannot play
+    # (collective, algorithm of NCCL's choice, the one instead)
+    replaced: set[tuple[str, str, str]] = field(default_factory=set)
     _known: dict[bytes, _Known] = field(default_factory=dict)
+    _lie: dict[bytes, list[tuple[bytes, I64]]] = field(default_factory=dict)
 
     def collective(
         self, kind: Kind, groups: I64, size_bytes: int, *, element_bytes: int, name: str, root: int = 0
     ) -> Communication:
         """One collective on groups that act together. Raises ConfigError, and SimulatedError where NCCL does."""
-        task = Task(kind, size_bytes, element_bytes, root)
-
-        def lowered(known: _Known) -> Communication:
-            choice = known.tuner.choose(Call(COLLECTIVE[kind], size_bytes)) if kind in COLLECTIVE else None
-            return known.lowering(task, choice)
-
-        return self._together(groups, lowered, name)
+        return self._together(groups, Task(kind, size_bytes, element_bytes, root), name)
 
     def send(self, pairs: I64, size_bytes: int, *, name: str) -> Communication:
         """One message from the first to the second of every pair."""
-        task = Task("scatter", 2 * size_bytes, 1)
-        sent = self._together(pairs, lambda known: known.lowering(task), name)
+        sent = self._together(pairs, Task("scatter", 2 * size_bytes, 1), name)
         return replace(sent, kind="send", size_bytes=size_bytes)
 
-    def _together(self, groups: I64, lower: Callable[[_Known], Communication], name: str) -> Communication:
+    def _together(self, groups: I64, task: Task, name: str) -> Communication:
         groups = np.asarray(groups, np.int64)
         parts: list[Communication] = []
-        for members in self._alike(groups):
-            known = self._communicator(groups[members[0]])
-            parts.append(self._copied(lower(known), groups[members]))
+        for lie, members in self._alike(groups):
+            known = self._communicator(lie, groups[members[0]])
+            parts.append(self._copied(self._lowered(known, task), groups[members], known))
         whole = parts[0]
         if len(parts) > 1:
             used = [part.transport.connections for part in parts]
@@ -112,58 +122,109 @@ class Library:
             )
         return replace(whole, name=name, groups=len(groups))
 
+    def _lowered(self, known: _Known, task: Task) -> _Lowered:
+        """Lower a task once for all groups that lie alike. Raises ConfigError."""
+        if task not in known.lowered:
+            one = known.lowering(task, self._choice(known.tuner, task) if task.kind in COLLECTIVE else None)
+            if sum(len(each.edges) for each in known.lowered.values()) > _EDGES_KEPT:
+                known.lowered.clear()
+            known.lowered[task] = _Lowered(one, patterns.edges(one.channels))
+        return known.lowered[task]
+
+    def _choice(self, tuner: Tuner, task: Task) -> Choice:
+        call = Call(COLLECTIVE[task.kind], task.size_bytes)
+        own = tuner.choose(call)
+        if own.algorithm not in self.without:
+            return own
+        other = tuner.choose(call, without=self.without)
+        self.replaced.add((NAMES[task.kind], own.algorithm.name, other.algorithm.name))
+        return other
+
     # ------------------------------------------------------------------ groups that lie alike
 
-    def _alike(self, groups: I64) -> list[I64]:
-        """Rows of `groups` by how they lie: GPUs of hosts, and which ranks share one."""
-        fabric = self.hosts.fabric
-        node = self.rank_node[groups]
-        host = fabric.node_host[node].astype(np.int64)
-        local = node - fabric.host_node_start[host]
-        found: dict[bytes, list[int]] = {}
-        for row in range(len(groups)):
-            _, first, inverse = np.unique(host[row], return_index=True, return_inverse=True)
-            order = np.argsort(np.argsort(first, kind="stable"), kind="stable")[inverse]
-            hosts = host[row][np.sort(first)]
-            wrong = [self.hosts.host_causes.get(each) for each in hosts.tolist()]
-            key = order.tobytes() + local[row].tobytes() + fabric.host_template[hosts].tobytes()
-            found.setdefault(key + repr(wrong).encode() if any(wrong) else key, []).append(row)
-        return [np.array(rows) for rows in found.values()]
+    def _alike(self, groups: I64) -> list[tuple[bytes, I64]]:
+        """(how they lie, rows of `groups`): GPUs of hosts, kinds of hosts, and which ranks share one."""
+        name = hashlib.blake2b(groups.tobytes() + bytes(str(groups.shape), "ascii"), digest_size=16).digest()
+        if name not in self._lie:
+            fabric = self.hosts.fabric
+            node = self.rank_node[groups]
+            host = fabric.node_host[node].astype(np.int64)
+            columns = (node - fabric.host_node_start[host], self._host_kind[host], _first_on_host(host))
+            rows = np.ascontiguousarray(np.concatenate(columns, axis=1).astype(np.int32))
+            keys = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).reshape(-1)
+            _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+            by_kind = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
+            self._lie[name] = [(keys[first[k]].tobytes(), by_kind[k]) for k in np.argsort(first).tolist()]
+        return self._lie[name]
 
-    def _communicator(self, ranks: I64) -> _Known:
+    @property
+    def notes(self) -> list[str]:
+        """Notes for who reads the figures: the release, settings, algorithms that are others."""
+        others = [
+            f"{call}: NCCL chooses {own}, which reduces in switches; this engine cannot, so it is {other} here"
+            for call, own, other in sorted(self.replaced)
+        ]
+        return [f"NCCL {self.settings.release}", *map(str, self.settings.notes), *others]
+
+    @cached_property
+    def _first_nic(self) -> I64:
+        """[hosts] the first adapter of each."""
+        first: I64 = np.searchsorted(self.hosts.fabric.nic_node, self.hosts.fabric.host_node_start)
+        return first
+
+    @cached_property
+    def _host_kind(self) -> I64:
+        """[hosts] number of what a host is to NCCL: its template, its adapters' ports, what is wrong with it."""
+        fabric = self.hosts.fabric
+        cabled = fabric.nic_port != NONE
+        rate = np.where(cabled, fabric.port_rate_bps[np.where(cabled, fabric.nic_port, 0)], 0)
+        plane = fabric.node_plane[fabric.nic_node]
+        first = [*self._first_nic.tolist(), len(fabric.nic_node)]
+        number: dict[tuple[object, ...], int] = {}
+        kinds = []
+        for host, template in enumerate(fabric.host_template.tolist()):
+            mine = slice(first[host], first[host + 1])
+            wrong = repr(self.hosts.host_causes.get(host, ()))
+            kinds.append(
+                number.setdefault((template, wrong, rate[mine].tobytes(), plane[mine].tobytes()), len(number))
+            )
+        return np.array(kinds, np.int64)
+
+    def _communicator(self, lie: bytes, ranks: I64) -> _Known:
+        """The communicator of all groups that lie so. Switches that reduce are those of the first group."""
         nodes = self.rank_node[ranks].astype(np.int32)
-        key = nodes.tobytes()
+        key = lie + nodes.tobytes() if self.settings.collnet_enable else lie
         if key not in self._known:
             comm = initialise(self.hosts, nodes, settings=self.settings, version=str(self.settings.release))
             costs = calibration().of(comm).corrected(self.corrections)
-            self._known[key] = _Known(comm, Lowering(comm, costs=costs), tuner(comm))
+            self._known[key] = _Known(nodes, Lowering(comm, costs=costs), tuner(comm))
         return self._known[key]
 
-    def _copied(self, one: Communication, groups: I64) -> Communication:
-        """A communication of the first group, for all of them. Switches of the network are the first's."""
-        channels, count = one.channels, len(groups)
+    def _copied(self, lowered: _Lowered, groups: I64, known: _Known) -> Communication:
+        """A communication of one group, for all of them. Switches of the network are the known one's."""
+        one, count = lowered.communication, len(groups)
+        channels = one.channels
         switches = channels.seats == Seat.SWITCH
         ranks = np.where(switches, channels.ranks, groups[:, np.where(switches, 0, channels.ranks)])
         transport = one.transport
         if transport.connections is not None:
-            moved = self._moved(transport.connections, channels, groups)
+            moved = self._moved(transport.connections, lowered.edges, groups, known)
             transport = replace(transport, connections=moved)
         copies = replace(_joined_channels([channels] * count), ranks=ranks.reshape(-1).astype(np.int32))
         return replace(one, channels=copies, transport=transport)
 
-    def _moved(self, how: Connections, channels: Channels, groups: I64) -> Connections:
-        """Connections of the first group as each has them, one after the other: alike adapters and processors."""
+    def _moved(self, how: Connections, edges: patterns.Edges, groups: I64, known: _Known) -> Connections:
+        """Connections of the known one as each has them, one after the other: alike adapters and processors."""
         fabric = self.hosts.fabric
-        edges = patterns.edges(channels)
-        first_nic = np.searchsorted(fabric.nic_node, fabric.host_node_start)
 
         def shifted(value: I32, rank: I32, seat: npt.NDArray[np.int8], start: npt.NDArray[np.integer]) -> I32:
             own = np.where(seat == Seat.SWITCH, 0, rank)
+            here = start[fabric.node_host[known.rank_node[own]]]
             begins = start[fabric.node_host[self.rank_node[groups[:, own]]]]
-            moved = np.where(value == NONE, NONE, value - begins[0] + begins)
+            moved = np.where(value == NONE, NONE, value - here + begins)
             return moved.reshape(-1).astype(np.int32)
 
-        nodes, count = fabric.host_node_start, len(groups)
+        nodes, first_nic, count = fabric.host_node_start, self._first_nic, len(groups)
         every = {f.name: np.tile(getattr(how, f.name), count) for f in fields(Connections)}
         ends = {
             "out": shifted(how.out, edges.source, edges.source_seat, nodes),
@@ -172,6 +233,18 @@ class Library:
             "into": shifted(how.into, edges.target, edges.target_seat, nodes),
         }
         return Connections(**{**every, **ends})
+
+
+def _first_on_host(host: I64) -> I64:
+    """[groups, n] the place in each row of the first rank on the same host."""
+    order = np.argsort(host, axis=1, kind="stable")
+    by_host = np.take_along_axis(host, order, axis=1)
+    begins = np.ones(host.shape, bool)
+    begins[:, 1:] = by_host[:, 1:] != by_host[:, :-1]
+    run = np.maximum.accumulate(np.where(begins, np.arange(host.shape[1]), 0), axis=1)
+    first = np.empty_like(order)
+    np.put_along_axis(first, order, np.take_along_axis(order, run, axis=1), axis=1)
+    return first
 
 
 def _joined(parts: list[Connections]) -> Connections:

@@ -55,7 +55,7 @@ def lower(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
         f"{batches} of {training.micro_batch_size} × {training.sequence:,} tokens, "
         f"{training.precision}"
     )
-    notes = [f"NCCL {library.settings.release}", *map(str, library.settings.notes)] if library is not None else []
+    notes = ["simple collectives: rings over all adapters"] if library is None else [*library.notes]
     notes.append("FLOPs count attention in full, not halved for the causal mask")
     if job.vocab != model.vocab:
         notes.append(f"vocabulary padded from {model.vocab:,} to {job.vocab:,}")

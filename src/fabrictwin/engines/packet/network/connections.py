@@ -52,6 +52,7 @@ class Connections:
         self.keys: I64 | None = None  # partition keys of adapters, once they are others than all alike
         self.on_connect: Callable[[int, Connection], None] | None = None  # an observer's
         self._inside: dict[tuple[int, int], list[tuple[float, tuple[int, ...]]]] = {}
+        self._known: dict[str, tuple[Framing, Reliability, int]] = {}  # by congestion control
 
     def inside(self, source: int, destination: int) -> list[tuple[float, tuple[int, ...]]]:
         """Return the paths inside a host, as (share of the traffic, ports)."""
@@ -143,11 +144,6 @@ class Connections:
             out = _beyond_first(*self.model.routes.walk(source, destination, udp))
             back = _beyond_first(*self.model.routes.walk(destination, source, udp))
         routed = self.model.routes.service_level(source, destination).tolist()
-        framing, reliability, control = self._alike
-        if self.machine.has_congestion_tables:
-            control = Control.IBCC
-        # SRD's packets take a path each and come in any order
-        srd = replace(reliability, mode=s.SELECTIVE, reorder=s.NEVER)
         ack_sl = self.machine.config.lanes - 1 if options.congestion.algorithm.trims else None
         found = []
         columns = (source, destination, port, udp, fabric.nic_qp_message_ps[source])
@@ -160,6 +156,12 @@ class Connections:
                 sl = routed[i]
             entropy = hash_key(key, a, b)
             sprays = self.sprays(a)
+            framing, reliability, control = self._under(options.congestion.at(sl))
+            if self.machine.has_congestion_tables:
+                control = Control.IBCC
+            if sprays:
+                # SRD's packets take a path each and come in any order
+                reliability = replace(reliability, mode=s.SELECTIVE, reorder=s.NEVER)
             ports = [*prefix, cable, *(() if sprays else out[i])]
             found.append(
                 Connection(
@@ -167,7 +169,7 @@ class Connections:
                     src=a,
                     dst=b,
                     framing=replace(framing, sl=sl, ack_sl=ack_sl if ack_sl is not None else sl),
-                    reliability=srd if sprays else reliability,
+                    reliability=reliability,
                     paths=Paths(
                         before=tuple(ports[1:]),
                         after=suffix,
@@ -181,29 +183,31 @@ class Connections:
             )
         return found
 
-    @cached_property
-    def _alike(self) -> tuple[Framing, Reliability, int]:
-        """Framing, reliability and congestion control that connections between adapters have in common."""
+    def _under(self, control: str) -> tuple[Framing, Reliability, int]:
+        """Framing, reliability and congestion control that connections under a control have in common."""
+        if control not in self._known:
+            self._known[control] = self._made(control)
+        return self._known[control]
+
+    def _made(self, control: str) -> tuple[Framing, Reliability, int]:
         from fabrictwin.kernel.packet.congestion import Control
         from fabrictwin.kernel.packet.connection import Framing, Reliability
         from fabrictwin.kernel.packet.state import constants as s
 
         options, headers = self.model.options, self.model.headers
-        transport = options.transport
+        transport, algorithm = options.transport, options.congestion.named(control)
         reliability = Reliability(
-            mode=s.SELECTIVE if options.selective else s.GO_BACK_N,
-            window_bytes=options.congestion.algorithm.window_bytes(
-                self.model.scale, transport.window_bytes or s.NEVER
-            ),
+            mode=s.SELECTIVE if options.reorders(control) else s.GO_BACK_N,
+            window_bytes=algorithm.window_bytes(self.model.scale, transport.window_bytes or s.NEVER),
             ack_every=options.packets_an_ack,
             reorder=0 if options.balance == "routed" else s.NEVER,
-            rto_ps=options.congestion.algorithm.timeout_ps(transport.timeout_ps),
+            rto_ps=algorithm.timeout_ps(transport.timeout_ps),
             retry_limit=transport.retry_count,
             rnr_limit=transport.rnr_retry,
             rnr_ps=transport.rnr_timer_ps,
         )
         framing = Framing(headers.data, headers.first, headers.acknowledgement)
-        return framing, reliability, Control[options.congestion.control.upper()]
+        return framing, reliability, Control[control.upper()]
 
     def loopback(self, adapter: int, *, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> Connection:
         """Return a connection of an adapter with itself: over PCIe to it and back, never on a wire."""

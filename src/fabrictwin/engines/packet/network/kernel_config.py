@@ -10,6 +10,7 @@ from fabrictwin.base.grouped import grouped
 from fabrictwin.engines.packet.network.model import NetworkModel
 from fabrictwin.engines.packet.network.qos_rows import qos_config
 from fabrictwin.engines.packet.network.virtual_lanes import lane_tables
+from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.fabric.fabric import NONE
 
 if TYPE_CHECKING:
@@ -30,7 +31,10 @@ def build_config(model: NetworkModel, work_ports: int) -> Config:
     )
     control = options.congestion.algorithm
     lanes = max(model.lanes, 2) if control.trims else model.lanes
-    more: dict[str, Any] = dict(control.switches(model.scale, lanes))
+    more: dict[str, Any] = {}
+    for name in reversed(options.congestion.used):
+        # the first goes over the others: lanes of those mark by their own thresholds (`set_control`)
+        more |= options.congestion.named(name).switches(model.scale, lanes)
     frame = fabric.mtu_bytes + model.headers.data
     more |= lane_tables(
         fabric, model.routes, options, lanes=lanes, strict=more.get("strict", 0), frame_bytes=frame
@@ -49,7 +53,7 @@ def build_config(model: NetworkModel, work_ports: int) -> Config:
         "header_bytes": model.headers.data,
         "ack_bytes": model.headers.acknowledgement,
         "balance": balance,
-        "lossless": 0xFF if options.switching.lossless and "lossless" not in control.decides else 0,
+        "lossless": _lossless(options),
         "credit_batch_bytes": options.switching.credit_batch_bytes,
         "hoq_ps": options.switching.hoq_ps,
         "alpha_q": options.switching.buffer_alpha_256,
@@ -57,6 +61,13 @@ def build_config(model: NetworkModel, work_ports: int) -> Config:
         "seed": options.seed,
     }
     return grouped(Config(), more)
+
+
+def _lossless(options: PacketOptions) -> int:
+    """Return the priorities that are paused, a bit each."""
+    if not options.switching.lossless or "lossless" in options.congestion.algorithm.decides:
+        return 0
+    return 0xFF & ~sum(1 << priority for priority in set(options.switching.lossy_priorities))
 
 
 def set_endpoints(machine: Machine, model: NetworkModel) -> None:
@@ -67,6 +78,30 @@ def set_endpoints(machine: Machine, model: NetworkModel) -> None:
 
 
 def set_control(machine: Machine, model: NetworkModel) -> None:
-    """Give congestion control its parameters (`docs/packet.md` has NSCC's formulas)."""
-    for column, value in model.options.congestion.algorithm.settings(model.scale).items():
-        getattr(machine.state, f"{model.options.congestion.control}_settings")[column] = value
+    """Give congestion controls their parameters (`docs/packet.md` has NSCC's formulas), and their lanes marks."""
+    congestion = model.options.congestion
+    for name in congestion.used:
+        for column, value in congestion.named(name).settings(model.scale).items():
+            getattr(machine.state, f"{name}_settings")[column] = value
+    if congestion.controls and model.options.lanes.qos is None:
+        _mark_lanes(machine, model)
+
+
+def _mark_lanes(machine: Machine, model: NetworkModel) -> None:
+    """Let lanes that connections of one control alone use mark as that one asks; the rest mark as most ask."""
+    from fabrictwin.kernel.packet.state import constants as s
+
+    congestion, lanes, state = model.options.congestion, machine.config.lanes, machine.state
+    own = dict(congestion.controls)
+    rate = machine.wiring.port_bps.astype(np.float64)
+    marks = (state.port.traits & (s.CREDIT | s.INTERNAL)) == 0
+    for lane in range(lanes):
+        # beside the lane's own number only levels that a control was named for are known to be used
+        names = {own.get(lane, congestion.control)} | {own[level] for level in own if level % lanes == lane}
+        if len(names) > 1:
+            continue
+        asked = congestion.named(names.pop()).switches(model.scale, lanes)
+        for column in ("kmin", "kmax"):
+            at, bps = asked.get(f"ecn_{column}_bytes", 0), asked.get("ecn_bps", 0)
+            scaled = np.minimum(at * rate / bps if bps else np.full(len(rate), float(at)), 2**31 - 1)
+            state.outlet[column][lane::lanes] = np.where(marks, scaled, 0).astype(np.int64)

@@ -53,8 +53,9 @@ class NetworkModel:
             raise ConfigError(message, key="control")
         if self.fabric.technology != "infiniband":
             return
-        if self.options.congestion.control != "none":
-            message = f"got {self.options.congestion.control!r}, which is for Ethernet; InfiniBand takes none"
+        used = [name for name in self.options.congestion.used if name != "none"]
+        if used:
+            message = f"got {used[0]!r}, which is for Ethernet; InfiniBand takes none"
             raise ConfigError(message, key="control")
         if not self.options.switching.lossless:
             raise ConfigError("InfiniBand is lossless by its credits: only Ethernet can be lossy", key="lossless")
