@@ -121,8 +121,8 @@ class CmChannel:
     ) -> bool:
         """Queue an event. False: there are too many already, and it is lost.
 
-        Events are counted on the identifier that they are about, requests on the one that listens. The kernel tells
-        nothing of a new connection before it is accepted (ucma_event_handler() in drivers/infiniband/core/ucma.c).
+        Events are counted on the identifier that they are about, requests on the one that listens. As in the kernel
+        nothing is told of a new connection before it is accepted (ucma_event_handler() in its ucma.c).
         """
         if about.fresh and event is not Event.CONNECT_REQUEST:
             return True
