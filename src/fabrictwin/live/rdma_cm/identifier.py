@@ -121,7 +121,7 @@ class CmChannel:
     ) -> bool:
         """Queue an event. False: there are too many already, and it is lost.
 
-        Events are counted on the identifier that they are about, requests on the one that listens. As in the kernel
+        Events are counted on the identifier that they are about, requests on the one that listens. As in Linux
         nothing is told of a new connection before it is accepted (ucma_event_handler() in its ucma.c).
         """
         if about.fresh and event is not Event.CONNECT_REQUEST:
