@@ -30,6 +30,11 @@ def validate() -> None:
     help="Fit to all other hardware first (all: each in turn); takes minutes.",
 )
 @click.option("--fit", "refit", is_flag=True, help="Only fit the constants again, and print them; takes minutes.")
+@click.option(
+    "--collectives",
+    type=click.Choice(["nccl", "simple"]),
+    help="How jobs communicate: nccl, but simple with --fit and --leave-out.",
+)
 @click.option("--rows", "every", is_flag=True, help="Print every row, not only the worst.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: every row, group and assumption.")
 @written("--out", help="Write the JSON to a file as well.")
@@ -40,6 +45,7 @@ def training(
     match: str,
     leave_out: str,
     refit: bool,
+    collectives: str | None,
     every: bool,
     as_json: bool,
     out: Path | None,
@@ -61,8 +67,11 @@ def training(
     measurements = read_data(find_data(data))
     found = cases(measurements)
     with Progress() as progress:
-        answers = Answers(fidelity, stage=progress.stage, workers=workers)
-        if refit or leave_out:
+        # constants that are there were fitted with simple collectives
+        fits = refit or leave_out
+        simple = collectives == "simple" or (collectives is None and bool(fits))
+        answers = Answers(fidelity, simple=simple, stage=progress.stage, workers=workers)
+        if fits:
             if match:
                 raise ConfigError("calibration looks at all rows, expected no --match beside it", key="--match")
             if refit and leave_out:
@@ -118,7 +127,7 @@ def accuracy(
     measurements = read_data(find_data(data))
     rows = cases(measurements)
     with Progress() as progress:
-        answers = Answers("analytic", stage=progress.stage, workers=workers)
+        answers = Answers("analytic", simple=True, stage=progress.stage, workers=workers)
         outcomes = answers.of(rows)
         found = [
             held_out(one, measurements, rows, answers, progress.stage) for one in DIMENSIONS if by in ("", one)
