@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from fabrictwin.api.nccl_tests import NcclTest, nccl_tests
     from fabrictwin.api.plan import Plan, plan
     from fabrictwin.api.run import Result, run
+    from fabrictwin.api.servers.serve import ServerRun, serve
+    from fabrictwin.api.servers.server_comparison import ServerComparison
+    from fabrictwin.api.servers.server_plan import ServerPlan
     from fabrictwin.api.specs import import_config, load
     from fabrictwin.api.sweep import Sweep, sweep
     from fabrictwin.api.tables import Table
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 _HOME = {
     "load": "api.specs",
     "run": "api.run",
+    "serve": "api.servers.serve",
     "plan": "api.plan",
     "calibrate": "calibration.calibrate",
     "campaign": "api.campaign",
@@ -58,6 +62,9 @@ _HOME = {
     "ui": "api.ui",
     "Spec": "cluster.spec.spec",
     "Result": "api.run",
+    "ServerComparison": "api.servers.server_comparison",
+    "ServerPlan": "api.servers.server_plan",
+    "ServerRun": "api.servers.serve",
     "Plan": "api.plan",
     "CampaignStudy": "api.campaign",
     "Comparison": "api.compare",
@@ -90,6 +97,9 @@ __all__ = [
     "NcclTest",
     "Plan",
     "Result",
+    "ServerComparison",
+    "ServerPlan",
+    "ServerRun",
     "SimulatedError",
     "Spec",
     "Sweep",
@@ -111,6 +121,7 @@ __all__ = [
     "nccl_tests",
     "plan",
     "run",
+    "serve",
     "sweep",
     "ui",
 ]

@@ -120,6 +120,13 @@ RIGHT = [
      "number 4 got bad completion with status: 0x5, vendor syndrome: 0xf9\n"),
     ("rendezvous", "client.cc:9] Coordination service agent in error status: DEADLINE_EXCEEDED: Deadline Exceeded\n"),
     ("library-mismatch", "Error: coll_frob.c:7 - FROB library doesn't support THREAD_MULTIPLE\n"),
+    ("storage-error", "07-11-2026 [pid=1 tid=1] ERROR  cufio-fs:9 some driver not registered with nvidia-fs!!!\n"),
+    ("storage-error", "[ 7.5] nvidia-fs:write IO failed :-5\n"),
+    ("connect-refused", "[ERROR] XCCL(1,):[socket_manager.cc:7] wait socket establish timeout, role[0] timeout[120 s]\n"),
+    ("no-rdma-device", "server - fatal - operator(): caught exception: socket  No such device (19)\n"),
+    ("no-rdma-device", "Device frob_3 port 1: issm character device missing from /sys/class/infiniband_mad\n"),
+    ("transport-retry", "E1 7:8:9 203020 frob_task.cpp:3] Failed to complete transfers after 60 seconds for batch 7\n"),
+    ("host-hardware", "[ 7.5] kernel BUG at /build/frob/frob.c:407!\n[ 7.6] invalid opcode: 0000 [#6] PREEMPT SMP NOPTI\n"),
 ]  # fmt: skip
 
 

@@ -120,6 +120,21 @@ def test_chakra_counts_shards_of_an_all_gather(tmp_path: Path) -> None:
     assert message == Message(False, -1, 4096, (1,), 3)
 
 
+def test_of_a_folder_with_two_jobs_the_larger_is_read_and_the_other_named(tmp_path: Path) -> None:
+    (tmp_path / "both").mkdir()
+    for rank in range(2):
+        (tmp_path / "both" / f"job.{rank}.et").write_bytes(traces.chakra_trace(rank))
+    (tmp_path / "both" / "small_job.0.et").write_bytes(traces.chakra_trace(0))
+    job = read_traces([tmp_path / "both"])
+    assert job.world == 2
+    assert [(Path(one.what).name, one.why) for one in job.unplaced] == [
+        ("small_job.0.et", "its name is that of another job, which this archive or folder holds as well")
+    ]
+    named = [tmp_path / "both" / name for name in ("job.0.et", "small_job.0.et")]
+    with pytest.raises(ConfigError, match="is of rank 0, as is"):
+        read_traces(named)
+
+
 def test_chakra_on_the_wire_is_what_protobuf_itself_writes() -> None:
     # Node {id: 3, name: "a", type: 7, data_deps: 1, attr {name: "comm_size", int64_val: 300}}, by hand
     by_hand = bytes([8, 3, 18, 1, 97, 24, 7, 40, 1, 82, 14, 10, 9]) + b"comm_size" + bytes([72, 172, 2])

@@ -40,6 +40,32 @@ def test_the_custom_kernel_ends_at_the_exact_size(size: int, capability: int, bo
     assert one.way(bound) == beyond
 
 
+@pytest.mark.parametrize(
+    ("size", "capability", "most", "beyond"),
+    [
+        (2, 90, 64 * MIB, "nccl"),
+        (4, 90, 2 * MIB, "custom"),
+        (8, 90, MIB // 2, "symmetric memory"),
+        (4, 100, 32 * MIB, "nccl"),
+        (8, 100, 128 * MIB, "nccl"),
+        (4, 103, 80 * MIB, "nccl"),
+    ],
+)
+def test_flashinfer_goes_first_up_to_the_exact_size(size: int, capability: int, most: int, beyond: str) -> None:
+    """In vLLM 0.33.0 tensors of the size itself are taken, others go on as without it."""
+    links = "nvlink4" if capability == 90 else "nvlink5"
+    one = TensorGroup(size, size, links, capability, flashinfer=True)
+    assert one.way(most) == one.way(1024) == "flashinfer"
+    assert one.way(most + 16) == group(size, links, capability).way(most + 16) == beyond
+
+
+def test_flashinfer_leaves_what_it_does_not_know() -> None:
+    assert TensorGroup(6, 6, "nvlink4", 90, flashinfer=True).way(1024) == "custom"
+    assert TensorGroup(8, 8, "nvlink3", 80, flashinfer=True).way(1024) == "custom"
+    assert TensorGroup(2, 2, "", 90, flashinfer=True).way(1024) == "custom"
+    assert TensorGroup(1, 1, "nvlink4", 90, flashinfer=True).way(1024) == "none"
+
+
 def test_symmetric_memory_ends_too() -> None:
     assert group(8).way(64 * MIB - 16) == "symmetric memory"
     assert group(8).way(64 * MIB) == "nccl"
@@ -78,3 +104,22 @@ def test_custom_all_reduces_are_as_long_as_measured(shared: Path, system: str) -
     assert len(errors) > 20
     assert np.median(errors) < 0.06
     assert np.quantile(errors, 0.9) < 0.15
+
+
+@pytest.mark.parametrize("system", ["h100_sxm", "b200_sxm", "b300_sxm"])
+def test_one_shot_all_reduces_are_as_long_as_measured(shared: Path, system: str) -> None:
+    """TensorRT-LLM's kernels, which FlashInfer's are, up to where they go on in two shots."""
+    one_shot = {"h100_sxm": {2: 32, 4: 2, 8: 0.5}}.get(system, {2: 32, 4: 4, 8: 1})
+    errors = []
+    with open(shared / "validation/serving/aic_collectives.csv") as stream:
+        for row in csv.DictReader(stream):
+            gpus, size = int(row["num_gpus"]), int(row["message_size"]) * 2
+            if row["system"] != system or row["dir"] not in ("trtllm/1.3.0rc10", "trtllm/1.3.0rc20"):
+                continue
+            if row["kernel_source"] == "TRTLLM" and 1024 <= size <= min(4, one_shot.get(gpus, 0)) * MIB:
+                one = TensorGroup(gpus, gpus, *GROUPS[system], flashinfer=True)
+                assert one.way(size) == "flashinfer"
+                errors.append(abs(one.time_us(size) / (float(row["latency_ms_raw"]) * 1000) - 1))
+    assert len(errors) > 20
+    assert np.median(errors) < 0.05
+    assert np.max(errors) < 0.16

@@ -114,6 +114,80 @@ def test_a_program_for_gpus_runs_on_the_cpu(
     assert any(row["name"].endswith("send") for row in found.communications)
 
 
+NAMES = """
+import threading
+import torch, torch.distributed as dist
+from torch.distributed import ReduceOp
+assert dist.is_nccl_available() and torch.cuda.nccl.version() == (2, 28, 9)
+for backend, named in (("nccl", "nccl"), ("cpu:gloo,cuda:nccl", "nccl"), (None, "nccl"), ("gloo", "gloo")):
+    dist.init_process_group(backend)
+    assert dist.get_backend() is dist.Backend(named), dist.get_backend()
+    assert dist.get_backend(dist.new_group([0, 1], backend="gloo")) == "gloo"
+    rank, group, half = dist.get_rank(), dist.group.WORLD, dist._make_nccl_premul_sum(0.5)
+    one = torch.full((4,), rank + 1.0, device="cuda")
+    dist.all_reduce(one, op=half)
+    assert one.eq(1.5).all()
+    kept, both = torch.full((4,), rank + 1.0), torch.full((8,), rank + 1.0)
+    dist.reduce(kept, 0, op=half)
+    assert kept.eq(1.5 if rank == 0 else 2.0).all()
+    dist.reduce_scatter_tensor(kept, both, op=half)
+    assert kept.eq(1.5).all() and both.eq(rank + 1.0).all()
+    parts = [torch.empty(4) for _ in range(2)]
+    group.allreduce(one, op=ReduceOp.MAX).wait()
+    group.broadcast(one, root=1).wait()
+    group.allgather(parts, one).wait()
+    group.scatter(one, parts if rank == 0 else [], root=0).wait()
+    group.gather(parts if rank == 0 else [], one, root=0).wait()
+    group.reduce_scatter(one, parts, op=ReduceOp.SUM).wait()
+    assert one.eq(3.0).all(), one
+    try:
+        group.allreduce([])
+    except (RuntimeError, ValueError):
+        pass
+    else:
+        raise AssertionError("took no tensors")
+    both = torch.full((1 << 16,), rank + 1.0, device="cuda")
+    dist.all_reduce(both, op=ReduceOp.AVG, async_op=True)
+    torch.cuda.synchronize()  # which waits for NCCL's stream as well
+    assert both.eq(1.5).all()
+    dist.destroy_process_group()
+from torch.testing._internal.two_tensor import TwoTensor
+dist.init_process_group("nccl")
+wraps = TwoTensor(torch.full((4,), rank + 1.0), torch.full((4,), 10.0 * (rank + 1)))
+dist.all_reduce(wraps, op=ReduceOp.AVG)
+assert wraps.a.eq(1.5).all() and wraps.b.eq(15.0).all()
+made = []
+thread = threading.Thread(target=lambda: made.append(torch.ones(2, device="cuda")))
+thread.start(); thread.join()
+assert made
+"""
+
+
+@pytest.mark.second
+def test_groups_bear_the_names_that_a_program_gives_and_can_be_made_anew(spec: ft.Spec, tmp_path: Path) -> None:
+    (tmp_path / "names.py").write_text(NAMES)
+    found = _run(spec, 2, tmp_path / "names.py")
+    calls = sum(row["calls"] for row in found.communications)
+    assert calls == 4 * 10 + 2  # of each of four worlds, all recorded, and of what a tensor wraps
+
+
+@pytest.mark.second
+def test_compute_takes_what_it_took_here_only_where_that_is_asked_for(spec: ft.Spec, tmp_path: Path) -> None:
+    pytest.importorskip("torch.distributed")
+    (tmp_path / "one.py").write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('nccl')\n"
+        "a = torch.ones(1024, 1024, device='cuda')\n"
+        "dist.all_reduce(a @ a)\n"
+    )
+    command = ["--standalone", "--nproc-per-node", "2", str(tmp_path / "one.py")]
+    said = "compute takes what it took on this machine's processor, as was asked for"
+    modelled, measured = (torchrun(spec, command, measured=one) for one in (False, True))
+    assert said not in modelled.detail.job.notes
+    assert said in measured.detail.job.notes
+    assert measured.step_time > 10 * modelled.step_time
+
+
 HANG = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")

@@ -36,6 +36,20 @@ def _recorded(rank: int, size: int = 4096) -> RankRecorder:
     return recorder
 
 
+def test_groups_of_a_world_that_is_made_anew_are_others() -> None:
+    recorder = RankRecorder(0, 2)
+    assert recorder.key("0") == "0"
+    recorder.regrouped()
+    assert recorder.key("0") != "0"
+
+
+def test_compute_by_time_has_no_work() -> None:
+    recorder = RankRecorder(0, 1)
+    recorder.compute("aten::mm", WORK, 1500)
+    recorder.compute("aten::mm", WORK)
+    assert [(one.time_ps, one.work) for one in recorder.trace.operations] == [(1500, None), (None, WORK)]
+
+
 def test_compute_waits_from_the_wait_on_and_calls_of_a_group_in_order() -> None:
     after = [one.after for one in _recorded(0).trace.operations]
     assert after == [(), (0,), (0,), (1, 2), (1, 3), (3, 4)]

@@ -16,17 +16,19 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.cli.predict.validate import validate as app
 from fabrictwin.nccl.tuning.step_costs import calibration
 from fabrictwin.validation.collective_series import (
-    FITTED,
     TABLE,
     Answer,
     Outcome,
     Point,
+    asks_of,
+    hardware_of,
     judge,
     read_published,
     summary,
+    together,
     worst,
 )
-from fabrictwin.validation.collectives_fit import FITS, Figure, descend, fit, fit_without, get
+from fabrictwin.validation.collectives_fit import FITS, Bench, Figure, descend, fit, fit_without, fitted_to, get
 from fabrictwin.validation.collectives_text import pairs
 from fabrictwin.validation.published_data import find_data
 
@@ -52,7 +54,7 @@ def test_series_hold_what_was_published(shared: Path, name: str, file: str, colu
 
 def test_every_series_has_rows_and_hardware_that_can_be_left_out() -> None:
     assert {p.series for p in DATA.points} == set(DATA.series)
-    assert {s.hardware for s in DATA.series.values()} == set(FITTED)
+    assert {s.hardware for s in DATA.series.values()} == set(hardware_of(DATA)) > fitted_to(DATA)
 
 
 def test_medians_are_over_series_not_rows() -> None:
@@ -77,25 +79,26 @@ def test_descent_finds_figures_that_made_the_rows() -> None:
 
     def rows(entry: object) -> np.ndarray:
         launch, hop, rate = (get(entry, figure) for figure in figures)
-        ways = ((1, 1.0), (14, 1.0), (30, 10.0), (2, 100.0), (14, 1000.0))
+        ways = ((1, 1.0), (14, 1.0), (30, 10.0), (2, 100.0), (14, 1000.0), (30, 10.0))
         return np.log([launch + hops * hop + size / rate for hops, size in ways])
 
-    def error(entry: object) -> float:
-        return float(np.abs(rows(entry) - rows(wanted)).mean())
+    wrong = np.array([0, 0, 0, 0, 0, 0.5])  # absolute errors: one row that is far off moves nothing
 
-    found, left = descend(figures, start, error)
-    assert left < 0.02
+    def errors(entry: object) -> np.ndarray:
+        return rows(entry) - rows(wanted) + wrong
+
+    found, left = descend(figures, start, errors, np.full(6, 1 / 6))
+    assert left == pytest.approx(0.5 / 6, abs=0.01)
     for figure in figures:
         assert get(found, figure) == pytest.approx(get(wanted, figure), rel=0.05)
-    again, _ = descend(figures, start, error)
-    assert again == found
+    assert descend(figures, start, errors, np.full(6, 1 / 6)) == (found, left)
 
 
 @pytest.mark.second
 def test_the_declared_costs_are_what_the_fit_gives() -> None:
     """Two sections from their series; `validate collectives --fit` prints all."""
-    found, declared = fit(DATA, sections=["blackwell", "srd-ampere"]), calibration()
-    assert found.inside["blackwell"] == declared.inside["blackwell"]
+    found, declared = fit(DATA, sections=["ampere", "srd-ampere"]), calibration()
+    assert found.inside["ampere"] == declared.inside["ampere"]
     assert found.between["srd-ampere"] == declared.between["srd-ampere"]
 
 
@@ -104,9 +107,37 @@ def test_every_fitted_section_is_declared_with_its_series() -> None:
     for one in FITS:
         assert one.section in getattr(whole, one.part)
         assert set(one.series) <= set(DATA.series)
-        assert {DATA.series[name].hardware for name in one.series} <= {
-            hardware for hardware, sections in FITTED.items() if one.section in sections
-        }
+    assert len({(one.part, one.section) for one in FITS}) == len(FITS)
+
+
+def test_series_of_one_machine_are_left_out_together() -> None:
+    groups = together(DATA)
+    assert sorted(name for names in groups for name in names) == sorted(DATA.series)
+    assert (
+        tuple(f"h100-aic-{kind}" for kind in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all"))
+        in groups
+    )
+    assert ("b200-8-stas", "b200-32-stas") in groups
+
+
+def test_a_loop_waits_for_the_host_and_nccl_tests_does_not() -> None:
+    """b200-8-stas measured one call of PyTorch at a time."""
+    whole = calibration()
+    (asks,) = asks_of(DATA, "b200-8-stas")
+    loop, device = whole.of(asks.communicator, asks.caller), whole.of(asks.communicator)
+    assert loop.inside.launch - device.inside.launch == pytest.approx(whole.callers["loop"])
+    assert loop.between == device.between
+
+
+def test_ways_are_asked_again_only_where_their_costs_changed() -> None:
+    bench = Bench.of(DATA, "h100-aic-all-reduce")
+    costs = calibration().of(bench.ways[0].asks.communicator)
+    first = bench.errors(lambda _: costs)
+    sends = replace(costs, inside=replace(costs.inside, send_hop=99.0, exchange_gbps=1.0))
+    assert bench.errors(lambda _: sends) == first
+    assert all(len(way.known) == 1 for way in bench.ways)
+    slower = replace(costs, inside=replace(costs.inside, launch=costs.inside.launch + 5))
+    assert min(np.array(bench.errors(lambda _: slower)) - first) > 0
 
 
 def test_hardware_to_leave_out_is_known() -> None:
@@ -121,16 +152,33 @@ def test_nvls_pays_from_five_gpus_on_as_published() -> None:
     (outcome,) = judge(DATA, names=["h100-nvls-1455"])
     for pair in pairs(outcome):
         assert pair.twin == pytest.approx(pair.published, rel=0.1)
-        assert (pair.twin > 1.05) == (pair.published > 1.05) == (pair.gpus >= 5)
+        halfway = 1.07  # between what four GPUs gain as published, nothing, and five, 14 %
+        assert (pair.twin > halfway) == (pair.published > halfway) == (pair.gpus >= 5)
 
 
 def test_the_targets_on_one_host() -> None:
-    """Not the whole table, which takes longer: hosts of eight are within the declared errors from 64 MiB up."""
-    found = judge(DATA, names=["a100-8-stas", "h100-8-aws", "h200-nvls-stas", "b200-8-stas"])
-    for outcome in found:
+    """Not the whole table, which takes longer: hosts of eight are within the declared errors from 64 MiB up.
+
+    Of A100, what was measured up to 512 MiB and beyond is a tenth apart (docs/validation-collectives.md).
+    """
+    limits = {"a100-8-stas": 0.11, "h100-8-aws": 0.07, "h200-nvls-stas": 0.07, "b200-8-stas": 0.07}
+    for outcome in judge(DATA, names=[*limits]):
         error = outcome.median_absolute("from 64 MiB")
         assert error is not None
-        assert error < 0.07, outcome.name
+        assert error < limits[outcome.name], outcome.name
+
+
+@pytest.mark.parametrize("machine", ["a100", "h100", "b200", "b300", "gb200", "gb300"])
+def test_small_collectives_of_one_domain(machine: str) -> None:
+    """Each kind of collective, below 64 KiB and up to 64 MiB, on two to eight GPUs."""
+    found = judge(DATA, names=[name for name in DATA.series if name.startswith(f"{machine}-aic-")])
+    assert len(found) == 4
+    for outcome in found:
+        small, middle = (outcome.median_absolute(regime) for regime in ("below 64 KiB", "64 KiB to 64 MiB"))
+        assert small is not None
+        assert small < 0.12, outcome.name
+        assert middle is not None
+        assert middle < 0.14, outcome.name
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -10,7 +10,16 @@ from click.testing import CliRunner
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cli.predict.validate import validate as app
-from fabrictwin.validation.held_out import DIMENSIONS, HeldOut, family_of, freedom, held_out, in_sample, release_of
+from fabrictwin.validation.held_out import (
+    DIMENSIONS,
+    HeldOut,
+    family_of,
+    freedom,
+    held_out,
+    in_sample,
+    release_of,
+    with_one_row,
+)
 from fabrictwin.validation.held_out_text import held_out_json, held_out_page, held_out_text
 from fabrictwin.validation.published_data import find_data, read_data
 from fabrictwin.validation.training_cases import Case, cases
@@ -38,7 +47,7 @@ class OnlyNemo(Answers):
         share = Training.model_validate((case.spec.workload or {})["training"]).compute_share or 0.8
         times = share / (0.7 if case.row.set == NEMO else 0.8)
         value = case.row.value * (1 / times if case.row.quantity == "step_time_s" else times)
-        return Outcome(case, 1 / value if self.backwards else value, 1.0)
+        return Outcome(case, 1 / value if self.backwards else value, 1 / times)
 
 
 def held(by: str, answers: Answers) -> HeldOut:
@@ -61,6 +70,18 @@ def test_a_model_that_is_left_out_is_predicted_by_its_framework():
     series = [o.error for o in held("series", OnlyNemo()).outcomes if o.case.row.set == NEMO]
     # the framework's other models tell its share, drawn somewhat towards what is typical
     assert max(map(abs, own)) < 0.7 * max(map(abs, series))
+
+
+def test_one_row_of_a_group_calibrates_the_others():
+    series = held("series", OnlyNemo())
+    found = with_one_row(series, OnlyNemo())
+    before, after = ([o.error for o in one.outcomes if o.case.row.set == NEMO] for one in (series, found))
+    assert len(after) == len(before) * (len(before) - 1)
+    # 0.8 was usual, 0.7 is right, and one row beside the prior's width says nearly so
+    assert min(map(abs, before)) > 0.1
+    assert max(map(abs, after)) < 0.3 * max(map(abs, before))
+    others = [(o.error for o in one.outcomes if o.case.row.set != NEMO) for one in (series, found)]
+    assert {round(error, 9) for error in others[1]} == {round(error, 9) for error in others[0]}  # met: left alone
 
 
 def test_groups_are_named_by_what_rows_have_in_common():

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from fabrictwin.api.answers import Answer
+from fabrictwin.api.servers.serve import is_server
+from fabrictwin.api.servers.server_comparison import ServerComparison, compare_server
 from fabrictwin.api.specs import Source, load
 from fabrictwin.api.tables import Table
+from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import silent
 from fabrictwin.base.units import PS_PER_S, format_time
 
@@ -115,8 +118,8 @@ def compare(
     prices: str | Path | None = None,
     years: float = 4.0,
     **working: Unpack[Working],
-) -> Comparison:
-    """Play the hosts and job of a spec on several fabrics.
+) -> Comparison | ServerComparison:
+    """Play the hosts and job of a spec, or its server, on several fabrics.
 
     `fabrics` are presets of the catalog or of a file `presets`; `vary` are curves such as
     `"cluster.hosts.count=8,16,32"`; `seeds` are of the cuts that are played packet by packet, none skips them;
@@ -135,6 +138,10 @@ def compare(
     for one in vary:
         parse(one)  # before minutes of work, not after
     book = price_book(None if prices is None else Path(prices))
+    if is_server(read):
+        if vary:
+            raise ConfigError("got a server, expected none: `fabrictwin sweep` varies its keys", key="--vary")
+        return compare_server(read, fabrics, book=book, own=own, years=years, stage=watcher)
     found = comparison.compare(
         read,
         fabrics,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+from fabrictwin.api.servers.serve import is_server
+from fabrictwin.api.servers.server_plan import ServerObjective, ServerPlan, plan_server
 from fabrictwin.api.specs import Source, load
 from fabrictwin.api.tables import Table
 from fabrictwin.base.progress import silent
@@ -104,15 +106,23 @@ def plan(
     headroom: float = 0.05,
     workers: int | str | None = 1,
     stage: Stage | None = None,
-) -> Plan:
-    """Search parallel sizes, micro-batches and recomputation for the fastest step that fits in memory.
+    **objective: Unpack[ServerObjective],
+) -> Plan | ServerPlan:
+    """Search layouts: of training, the fastest step that fits in memory; of a server, the fewest GPUs.
 
-    The best `top` are simulated at `fidelity` (flow, analytic); `headroom` is the share of a GPU's memory to keep
-    free, `workers` processes that simulate at once. Raises ConfigError where nothing fits.
+    Training: parallel sizes, micro-batches and recomputation are searched, and the best `top` are simulated at
+    `fidelity` (flow, analytic); `headroom` is the share of a GPU's memory to keep free, `workers` processes that
+    simulate at once. A server is to meet `ttft` and `tpot` at `rate` for `within` percent of its requests. Raises
+    ConfigError where nothing fits.
     """
     from fabrictwin.runs import layout_plan
 
     given = load(spec)
+    if is_server(given):
+        return plan_server(given, objective, top=top, workers=workers, stage=stage or silent)
+    for name, value in objective.items():
+        if value is not None:
+            raise given.error("workload", f"got no server, for which --{name} is")
     found = layout_plan.plan(
         given, top=top, fidelity=fidelity, stage=stage or silent, headroom=headroom, workers=workers
     )

@@ -79,11 +79,17 @@ def script_place(arguments: list[str]) -> int:
 
 
 def torchrun(
-    spec: Source, arguments: list[str], *, save: str | Path | None = None, stage: Stage | None = None
+    spec: Source,
+    arguments: list[str],
+    *,
+    save: str | Path | None = None,
+    measured: bool = False,
+    stage: Stage | None = None,
 ) -> Result:
     """Run a script under torchrun on the twin's backend, then play what it did on the spec's cluster.
 
     `arguments` are torchrun's: its options, the script, and the script's own. `save` keeps the captured job.
+    `measured`: compute takes what it took on this machine's processor, not what the cluster's GPU would take.
     Raises ConfigError, SimulatedError where the program fails.
     """
     from fabrictwin.torch.device.cluster_gpu import cluster_gpu
@@ -92,7 +98,7 @@ def torchrun(
 
     asked, tell = load(spec), stage or silent
     _need_torch("torchrun")
-    environment = cluster_gpu(asked)[2]
+    environment = {**cluster_gpu(asked)[2], "FABRICTWIN_TORCH_MEASURED": "1" if measured else ""}
     at = script_place(arguments)
     script = Path(arguments[at])
     if not script.is_file():
@@ -149,6 +155,7 @@ def _need_torch(key: str) -> None:
 
 
 LOOK_EVERY_S = 0.5
+LOOKS_AT_ENDED = 20  # at a rank that waits for one that has ended
 END_S = 20.0  # that torchrun gets to end its workers
 
 
@@ -160,14 +167,18 @@ def _run_watched(command: list[str], folder: Path, name: str, environment: Mappi
     variables = {**os.environ, **environment, "FABRICTWIN_TORCH_OUT": str(folder)}
     with subprocess.Popen(command, env=variables) as running:
         wrong = hung = before = None
+        looks = 0
         try:
             while running.poll() is None and wrong is None and hung is None:
                 with suppress(subprocess.TimeoutExpired):
                     running.wait(LOOK_EVERY_S)
                 wrong = logs.disagreement()
                 stuck = logs.hang()
-                # files are read one after the other: what stands in two looks stood at one time
-                hung, before = (stuck if stuck == before else None), stuck
+                looks = looks + 1 if stuck == before else 1
+                # Files are read one after the other: what stands in two looks stood at one time. Where a rank has
+                # ended with an error of its own, torchrun sees so and says which.
+                enough = LOOKS_AT_ENDED if stuck and "(ended)" in stuck else 2
+                hung, before = (stuck if looks >= enough else None), stuck
         finally:
             if running.poll() is None:
                 running.terminate()
@@ -175,6 +186,8 @@ def _run_watched(command: list[str], folder: Path, name: str, environment: Mappi
                     running.wait(END_S)
                 except subprocess.TimeoutExpired:
                     running.kill()
+    if hung is None and running.returncode:
+        wrong = wrong or logs.disagreement()  # written since the last look
     if wrong is not None:
         raise SimulatedError("ranks disagree", name, wrong)
     if hung is not None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -232,19 +232,31 @@ def _step(spec: Spec, times_s: Sequence[float]) -> Fitted:
 
     twin = make_twin(spec, build(spec.cluster, spec=spec))
     usual = step_shares().of(twin.fabric.templates[0].gpu_type, spec.workload["training"].get("software"))
-    prior = Prior("compute_share", usual, SHARE)
 
-    def logs(at: F64) -> F64:
-        share = float(np.clip(prior.at(float(at[0])), LEAST_SHARE, 1.0))
+    def step_s(share: float) -> float:
         training = {**spec.workload["training"], "compute_share": share}
         asked = spec.model_copy(update={"workload": {"training": training}})
-        step = execute.predict(execute.with_overrides(asked, fidelity="analytic")).trace.end_ps / PS_PER_S
-        return np.array([math.log(step / measured)])
+        return execute.predict(execute.with_overrides(asked, fidelity="analytic")).trace.end_ps / PS_PER_S
 
     source = f"a step of {measured:.4g} s" + (f", the median of {len(times_s)}" if len(times_s) > 1 else "")
+    return fit_share(step_s, usual, measured, source)
+
+
+def fit_share(step_s: Callable[[float], float], usual: float, measured_s: float, source: str) -> Fitted:
+    """Fit the share of their kernels' throughput that steps reach to one time in seconds, around what is usual.
+
+    `step_s` gives the step in seconds for a share.
+    """
+    prior = Prior("compute_share", usual, SHARE)
+
+    def within(share: float) -> float:
+        return float(np.clip(share, LEAST_SHARE, 1.0))
+
+    def logs(at: F64) -> F64:
+        return np.array([math.log(step_s(within(prior.at(float(at[0])))) / measured_s)])
+
     (one,) = fit(logs, [prior], 1, source)
-    share = float(np.clip(one.after, LEAST_SHARE, 1.0))
-    return Fitted(one.name, one.before, share, one.prior, 1, source, one.errors, one.applied)
+    return replace(one, after=within(one.after))
 
 
 def _products(spec: Spec, measured: Measured) -> list[Fitted]:

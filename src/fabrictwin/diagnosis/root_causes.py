@@ -49,7 +49,8 @@ def _merged(findings: list[Finding]) -> list[Finding]:
 def _explains(cause: Finding, effect: Finding) -> bool:
     """Return true where `effect` follows from `cause` on hosts that they share."""
     named = cause.id in effect.cause.follows or ("*" in effect.cause.follows and _ends_jobs(cause))
-    if not named or (cause.severity == Severity.NOTE and effect.severity > Severity.NOTE):
+    # what is not decided explains nothing that is
+    if not named or (cause.severity < Severity.WARNING and effect.severity > cause.severity):
         return False
     return not cause.hosts or not effect.hosts or bool(cause.hosts & effect.hosts)
 

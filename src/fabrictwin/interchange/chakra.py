@@ -307,10 +307,18 @@ def _collective(node: Node, size: int | None, after: tuple[int, ...], trace: Ran
     return Collective(kind, group, whole, after, 1, root if root < ranks else 0, node.name[:120])
 
 
+_RANK = re.compile(r"(\d{1,7})(?:\.[a-zA-Z]\w*)*$")
+
+
 def rank_of(path: Path) -> int | None:
     """The rank in a file's name, as Chakra's tools name them: `trace.3.et`."""
-    found = re.search(r"(\d{1,7})(?:\.[a-zA-Z]\w*)*$", path.name)
+    found = _RANK.search(path.name)
     return int(found[1]) if found else None
+
+
+def name_of_job(path: Path) -> str:
+    """Return a file's path without its rank, which the traces of one job share."""
+    return str(path.with_name(_RANK.sub("", path.name)))
 
 
 # ------------------------------------------------------------------ writing

@@ -123,7 +123,7 @@ def read_traces(
     files = _files(paths)
     form = ""
     recognised: list[tuple[str, Any]] = []
-    passed: list[str] = []
+    passed: list[tuple[str, str]] = []
     asked = {str(path) for path in paths}
     for number, (file, raw) in enumerate(files):
         stage(f"reading {Path(file).name}", number / len(files))
@@ -132,23 +132,53 @@ def read_traces(
         except ConfigError:
             if file in asked:
                 raise
-            passed.append(file)  # beside traces, folders and archives hold other things
+            # beside traces, folders and archives hold other things
+            passed.append((file, "it is none of the traces that are read"))
             continue
         if form and found != form:
             raise ConfigError(f"is {found}, expected {form} as in {recognised[0][0]}", file=file)
         form = found
         recognised.append((file, data))
+    recognised, others = _one_job(recognised, asked, dict(files)) if form == "chakra" else (recognised, [])
+    passed += [
+        (file, "its name is that of another job, which this archive or folder holds as well") for file in others
+    ]
     traces = [one for file, data in recognised for one in _read(form, data, file, len(recognised), given)]
     if not traces:
         raise ConfigError(f"holds none of the traces that are read: {', '.join(FORMATS)}", file=paths[0])
-    for file in passed:
-        traces[0].miss(file, "it is none of the traces that are read")
+    for file, why in passed:
+        traces[0].miss(file, why)
     sends: Sends = "eager" if form in _EAGER else "rendezvous"
     title = name or Path(files[0][0]).name.partition(".")[0] or form
     try:
         return together(traces, name=title, source=form, world=given.world, sends=sends)
     except ConfigError as error:
         raise error.within(file=files[0][0]) from None
+
+
+def _one_job(
+    recognised: list[tuple[str, Any]], asked: set[str], raw: Mapping[str, bytes]
+) -> tuple[list[tuple[str, Any]], list[str]]:
+    """(traces of one job, files of others) where an archive or folder holds several traces of a rank.
+
+    Jobs are told apart by what their files' names have around the rank; the one of most ranks, and then of most
+    bytes, is taken. Files that somebody named stay, and so do all where no rank has two.
+    """
+    jobs: dict[str, dict[int, tuple[str, Any]]] = {}
+    for file, data in recognised:
+        rank = chakra.rank_of(Path(file))
+        if file in asked or rank is None:
+            return recognised, []
+        job = chakra.name_of_job(Path(file))
+        if rank in jobs.setdefault(job, {}):
+            return recognised, []  # which is then refused by both names
+        jobs[job][rank] = file, data
+    ranks = [rank for job in jobs.values() for rank in job]
+    if len(ranks) == len(set(ranks)):
+        return recognised, []
+    most = max(jobs.values(), key=lambda job: (len(job), sum(len(raw[file]) for file, _ in job.values())))
+    kept = list(most.values())
+    return kept, sorted(file for job in jobs.values() if job is not most for file, _ in job.values())
 
 
 def _read(form: str, data: Any, file: str, files: int, given: Given) -> list[RankTrace]:

@@ -20,11 +20,13 @@ from torch.distributed import distributed_c10d as c10d
 
 from fabrictwin.nccl.lowering.tasks import Kind
 from fabrictwin.torch import NAME
+from fabrictwin.torch.call_arguments import flat, held, listed, nested, options
 from fabrictwin.torch.operator_recorder import first_of, size_of
 from fabrictwin.torch.rank_recorder import RankRecorder
-from fabrictwin.torch.recording import LOGS, RECORDERS, own_copies
+from fabrictwin.torch.recording import LOGS, PENDING, RECORDERS, WORLDS, own_copies
 
 _Backend: Any = torch._C._distributed_c10d.Backend
+_Gloo: Any = dist.ProcessGroupGloo
 
 
 def _constructible() -> bool:
@@ -63,6 +65,8 @@ class RecordedWork(dist.Work):  # type: ignore[misc]
         super().__init__()
         self._inner, self._value, self._posted, self._finish = inner, result, posted, finish
         self._future: Any = None
+        if inner is not None:
+            PENDING[id(self)] = self._arrived
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait for the bytes, and let what follows wait for the modelled call."""
@@ -77,6 +81,7 @@ class RecordedWork(dist.Work):  # type: ignore[misc]
             with _waiting(self._posted):
                 self._inner.wait() if not timeout else self._inner.wait(timeout)
         self._inner = None
+        PENDING.pop(id(self), None)
         if self._finish is not None:
             with own_copies():
                 self._finish()
@@ -111,13 +116,14 @@ class AnySourceWork(RecordedWork):
 
     def __init__(self, inner: Any, tensors: Any, received: Callable[[int], Posted | None]) -> None:
         super().__init__(inner, tensors, None, None)
-        self._gloos, self._received = inner, received
+        self._gloos = inner
+        self._received: Callable[[int], Posted | None] | None = received
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait for the bytes, and let what follows wait for the modelled message."""
-        if self._inner is not None:
+        if self._received is not None:
             self._arrived(timeout)
-            self._posted = self._received(self._source_rank())
+            self._posted, self._received = self._received(self._source_rank()), None
         return super().wait()
 
     def _source_rank(self) -> int:
@@ -129,21 +135,27 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
-        self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("fabrictwin/", store), rank, size, timeout)
+        self._gloo = _Gloo(dist.PrefixStore(f"fabrictwin/{WORLDS[0]}/", store), rank, size, timeout)
         if not IS_BACKEND:  # what is not a call is asked of a group's backend
             self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._gloo)
         self._sequence, self._timeout = 0, timeout
         self._key: str | None = None
+        self.called = NAME  # by the program: another backend's name where this one takes its place
 
     # ------------------------------------------------------------------ what c10d asks
 
     def getBackendName(self) -> str:  # noqa: N802
         """Return the name."""
-        return NAME
+        return self.called
 
     def name(self) -> str:
         """Return the name."""
-        return NAME
+        return self.called
+
+    @property
+    def options(self) -> Any:
+        """Return gloo's options, whose time is that of this group."""
+        return self._gloo.options
 
     @property
     def supports_splitting(self) -> bool:
@@ -172,23 +184,30 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
     # ------------------------------------------------------------------ recording
 
     def _group(self, recorder: RankRecorder) -> str:
-        """The key of this group, with its ranks, by the group of c10d that holds this backend."""
+        """The key of this group, which the recorder and the log are told of once."""
         if self._key is None:
-            for group, ranks in c10d._world.pg_group_ranks.items():
-                if not isinstance(group, dist.ProcessGroup):  # c10d's number for groups without this rank
-                    continue
-                name = c10d._world.pg_names.get(group, "")
-                backends = [group._get_backend(device) for device in group._device_types]
-                if any(one is self for one in (group, *backends)):
-                    members = tuple(sorted(ranks, key=ranks.__getitem__))
-                    self._key = name
-                    recorder.group(name, members, str(getattr(group, "group_desc", "")))
-                    for log in LOGS:
-                        log.group(name, members)
-                    break
-            else:
-                raise RuntimeError("fabrictwin: a call on a group that c10d does not know yet")
+            self._key, members, description = self._members(recorder)
+            recorder.group(self._key, members, description)
+            for log in LOGS:
+                log.group(self._key, members)
         return self._key
+
+    def _members(self, recorder: RankRecorder) -> tuple[str, tuple[int, ...], str]:
+        """(key, ranks, description) by the group of c10d that holds this backend.
+
+        One that a program made without c10d's knowledge holds every rank. Raises RuntimeError where it cannot.
+        """
+        for group, ranks in c10d._world.pg_group_ranks.items():
+            if not isinstance(group, dist.ProcessGroup):  # c10d's number for groups without this rank
+                continue
+            backends = [group._get_backend(device) for device in group._device_types]
+            if any(one is self for one in (group, *backends)):
+                name = recorder.key(c10d._world.pg_names.get(group, ""))
+                members = tuple(sorted(ranks, key=ranks.__getitem__))
+                return name, members, str(getattr(group, "group_desc", ""))
+        if (self.rank(), self.size()) != (recorder.trace.rank, recorder.trace.world):
+            raise RuntimeError("fabrictwin: a call on a group that c10d does not know, expected dist.new_group")
+        return f"made apart {len(recorder.trace.groups)}", tuple(range(self.size())), ""
 
     def _recorded(
         self, kind: Kind, size: int, like: torch.Tensor | None, root: int = 0, *, uneven: bool = False
@@ -223,6 +242,19 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
             return True
         return False
 
+    @staticmethod
+    def _scaled(opts: Any, tensors: Any) -> Any:
+        """Return tensors that this rank scales before their sum, as copies; a plain sum is left in `opts`.
+
+        Others are returned as they are. NCCL scales inside of its kernel (ncclRedOpCreatePreMulSum).
+        """
+        if opts.reduceOp != dist.ReduceOp.PREMUL_SUM:
+            return tensors
+        factor = opts.reduceOp.__getstate__()[1]
+        opts.reduceOp = dist.ReduceOp.SUM
+        with own_copies():
+            return [one * factor for one in tensors]
+
     def _divide(self, tensors: Any) -> Callable[[], None]:
         def divide() -> None:
             for one in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
@@ -230,40 +262,82 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
 
         return divide
 
+    @staticmethod
+    def _copy(tensors: Any, reduced: Any) -> Callable[[], None]:
+        def copy() -> None:
+            for one, other in zip(tensors, reduced, strict=True):
+                one.copy_(other)
+
+        return copy
+
+    @staticmethod
+    def _all_of(works: Sequence[Any]) -> Callable[[], None]:
+        def wait() -> None:
+            for one in works:
+                one.wait()
+
+        return wait
+
     # ------------------------------------------------------------------ collectives
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None, *, op: Any = None) -> Any:
         """Reduce onto every rank."""
-        opts = opts or dist.AllreduceOptions()
+        tensors, opts = listed(tensors), options("AllreduceOptions", opts, op=op, timeout=timeout)
+        if not tensors:
+            return self._gloo.allreduce(tensors, opts)  # which says what is wrong
+        parts = held(tensors)
+        if parts is not tensors:
+            each = [self.allreduce(one, op=opts.reduceOp, timeout=opts.timeout) for one in parts]
+            return RecordedWork(None, tensors, None, self._all_of(each))
         posted = self._recorded("all_reduce", size_of(tensors), first_of(tensors))
         finish = self._divide(tensors) if self._summed(opts) else None
-        return RecordedWork(self._gloo.allreduce(tensors, opts), tensors, posted, finish)
+        scaled = self._scaled(opts, tensors)
+        finish = finish if scaled is tensors else self._copy(tensors, scaled)
+        return RecordedWork(self._gloo.allreduce(scaled, opts), tensors, posted, finish)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce several tensors onto every rank, as one call."""
+        opts = options("AllreduceCoalescedOptions", opts)
+        if not tensors:
+            return self._gloo.allreduce_coalesced(tensors, opts)  # which says what is wrong
         posted = self._recorded("all_reduce", size_of(tensors), first_of(tensors))
-        opts = opts or dist.AllreduceCoalescedOptions()
         finish = self._divide(tensors) if self._summed(opts) else None
         return RecordedWork(self._gloo.allreduce_coalesced(tensors, opts), tensors, posted, finish)
 
-    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+    def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None, *, root: Any = None) -> Any:
         """Copy from the root."""
-        opts = opts or dist.BroadcastOptions()
+        tensors, opts = listed(tensors), options("BroadcastOptions", opts, root=root, timeout=timeout)
+        if not tensors:
+            return self._gloo.broadcast(tensors, opts)  # which says what is wrong
+        parts = held(tensors)
+        if parts is not tensors:
+            each = [self.broadcast(one, root=opts.rootRank, timeout=opts.timeout) for one in parts]
+            return RecordedWork(None, tensors, None, self._all_of(each))
         posted = self._recorded("broadcast", size_of(tensors), first_of(tensors), opts.rootRank)
         return RecordedWork(self._gloo.broadcast(tensors, opts), tensors, posted, None)
 
-    def reduce(self, tensors: Any, opts: Any = None) -> Any:
+    def reduce(
+        self, tensors: Any, opts: Any = None, op: Any = None, timeout: Any = None, *, root: Any = None
+    ) -> Any:
         """Reduce onto the root."""
-        opts = opts or dist.ReduceOptions()
+        tensors, opts = listed(tensors), options("ReduceOptions", opts, op=op, root=root, timeout=timeout)
+        if not tensors:
+            return self._gloo.reduce(tensors, opts)  # which says what is wrong
         posted = self._recorded("reduce", size_of(tensors), first_of(tensors), opts.rootRank)
         finish = self._divide(tensors) if self._summed(opts) and self.rank() == opts.rootRank else None
-        return RecordedWork(self._gloo.reduce(tensors, opts), tensors, posted, finish)
+        scaled = self._scaled(opts, tensors)
+        if scaled is not tensors and self.rank() == opts.rootRank:
+            finish = self._copy(tensors, scaled)
+        return RecordedWork(self._gloo.reduce(scaled, opts), tensors, posted, finish)
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, *, timeout: Any = None) -> Any:
         """Gather every rank's tensor into lists."""
+        outputs, inputs = nested(outputs), listed(inputs)
+        opts = options("AllgatherOptions", opts, timeout=timeout)
+        if not inputs:
+            return self._gloo.allgather(outputs, inputs, opts)  # which says what is wrong
         posted = self._recorded("all_gather", size_of(inputs) * self.size(), first_of(inputs), uneven=True)
-        opts = opts or dist.AllgatherOptions()
-        return RecordedWork(self._gloo.allgather(outputs, inputs, opts), outputs, posted, None)
+        return RecordedWork(self._gloo.allgather(outputs, inputs, opts), flat(outputs), posted, None)
 
     def _allgather_base(self, output: Any, source: Any, opts: Any = None) -> Any:
         posted = self._recorded("all_gather", size_of(output), source)
@@ -277,20 +351,23 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
             work.wait()
         return RecordedWork(None, outputs, None, None)
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+    def reduce_scatter(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None, *, op: Any = None
+    ) -> Any:
         """Reduce lists of tensors, each rank keeping its own."""
+        outputs, inputs = listed(outputs), nested(inputs)
         with own_copies():
-            parts = torch.cat([one.reshape(-1) for one in inputs[0]])
+            parts = torch.cat([one.reshape(-1) for one in flat(inputs)])
+        opts = options("ReduceScatterOptions", opts, op=op, timeout=timeout)
         return self._reduce_scatter_base(outputs[0], parts, opts)
 
     def _reduce_scatter_base(self, output: Any, source: Any, opts: Any = None) -> Any:
         posted = self._recorded("reduce_scatter", size_of(source), source)
-        reduced = dist.AllreduceOptions()
-        average = opts is not None and opts.reduceOp == dist.ReduceOp.AVG
-        if opts is not None and not average:
-            reduced.reduceOp = opts.reduceOp
+        reduced = options("AllreduceOptions", None, op=None if opts is None else opts.reduceOp)
+        average = self._summed(reduced)
         with own_copies():
             whole = source.reshape(-1).clone()
+        [whole] = self._scaled(reduced, [whole])
 
         def keep() -> None:
             own = whole.chunk(self.size())[self.rank()].view_as(output)
@@ -307,7 +384,7 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
     def alltoall_base(self, output: Any, source: Any, out_sizes: Any, in_sizes: Any, opts: Any = None) -> Any:
         """Exchange parts of a tensor."""
         posted = self._recorded("all_to_all", size_of(source), source, uneven=True)
-        opts = opts or dist.AllToAllOptions()
+        opts = options("AllToAllOptions", opts)
         return RecordedWork(
             self._gloo.alltoall_base(output, source, out_sizes, in_sizes, opts), output, posted, None
         )
@@ -327,22 +404,31 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
         inner = self._gloo.alltoall_base(received, joined, out_sizes, in_sizes, dist.AllToAllOptions())
         return RecordedWork(inner, outputs, posted, spread)
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any) -> Any:
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None, *, root: Any = None) -> Any:
         """Gather onto the root."""
-        size = size_of(inputs) * self.size()
+        outputs, inputs = nested(outputs), listed(inputs)
+        opts, size = options("GatherOptions", opts, root=root, timeout=timeout), size_of(inputs) * self.size()
+        if not inputs:
+            return self._gloo.gather(outputs, inputs, opts)  # which says what is wrong
         posted = self._recorded("gather", size, first_of(inputs), opts.rootRank)
-        return RecordedWork(self._gloo.gather(outputs, inputs, opts), outputs, posted, None)
+        return RecordedWork(self._gloo.gather(outputs, inputs, opts), flat(outputs), posted, None)
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> Any:
+    def scatter(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None, *, root: Any = None
+    ) -> Any:
         """Send parts from the root."""
-        size = size_of(outputs) * self.size()
+        outputs, inputs = listed(outputs), nested(inputs)
+        opts, size = options("ScatterOptions", opts, root=root, timeout=timeout), size_of(outputs) * self.size()
+        if not outputs:
+            return self._gloo.scatter(outputs, inputs, opts)  # which says what is wrong
         posted = self._recorded("scatter", size, first_of(outputs), opts.rootRank)
         return RecordedWork(self._gloo.scatter(outputs, inputs, opts), outputs, posted, None)
 
-    def barrier(self, opts: Any = None) -> Any:
+    def barrier(self, opts: Any = None, *, timeout: Any = None) -> Any:
         """Meet: an all-reduce of one element, as in ProcessGroupNCCL."""
         posted = self._recorded("all_reduce", 4, None)
-        return RecordedWork(self._gloo.barrier(), None, posted, None)
+        inner = self._gloo.barrier(options("BarrierOptions", opts, timeout=timeout))
+        return RecordedWork(inner, None, posted, None)
 
     def send(self, tensors: Any, destination: int, tag: int = 0) -> Any:
         """Send to a rank of the group."""

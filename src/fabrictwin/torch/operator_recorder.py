@@ -48,8 +48,13 @@ def _written(func: Any, args: Sequence[Any], results: Iterable[torch.Tensor]) ->
     return size_of(tensors_of(changed)) if changed else sum(map(size_of, results))
 
 
-def record_operator(recorder: RankRecorder, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-    """Record an operator of ATen, or a copy of sharded modules, on plain tensors, where it is a kernel."""
+def record_operator(
+    recorder: RankRecorder, func: Any, args: Any, kwargs: Any, result: Any, took_ps: int | None = None
+) -> None:
+    """Record an operator of ATen, or a copy of sharded modules, on plain tensors, where it is a kernel.
+
+    It is recorded by its work, or by the time that it took where that is given.
+    """
     name = func.name()
     if not name.startswith(("aten::", "fsdp::")) or plain_operator(name) in NO_KERNEL:
         return
@@ -59,4 +64,4 @@ def record_operator(recorder: RankRecorder, func: Any, args: Any, kwargs: Any, r
     shapes = [tuple(one.shape) for one in inputs], [tuple(one.shape) for one in outputs]
     work = work_of(name, *shapes, dtype, moved)
     if work is not None:
-        recorder.compute(name, work)
+        recorder.compute(name, work, took_ps)

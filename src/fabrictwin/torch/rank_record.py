@@ -22,7 +22,9 @@ def write_record(trace: RankTrace, path: Path) -> None:
     data: dict[str, Any] = to_data(CapturedJob("rank", trace.world, classes, groups))
     described = {key: description for key, (_, description) in trace.groups.items()}
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({"rank": trace.rank, "descriptions": described, "job": data}))
+    partial.write_text(
+        json.dumps({"rank": trace.rank, "descriptions": described, "notes": trace.notes, "job": data})
+    )
     os.replace(partial, path)
 
 
@@ -34,6 +36,7 @@ def read_traces(folder: Path) -> list[RankTrace]:
         job = from_data(data["job"], str(file))
         trace = RankTrace(int(data["rank"]), job.world, str(file), list(job.classes[0].operations))
         trace.groups = {one.name: (one.members[0], data["descriptions"].get(one.name, "")) for one in job.groups}
+        trace.notes += data["notes"]
         traces.append(trace)
     return traces
 

@@ -25,6 +25,15 @@ class RankRecorder:
         self._host: set[int] = set()  # what streams to come wait for
         self._last: dict[str, int] = {}
         self._flying: set[int] = set()
+        self._generation = 0
+
+    def regrouped(self) -> None:
+        """Take groups from now on for others than those before: c10d counts their names anew."""
+        self._generation += 1
+
+    def key(self, name: str) -> str:
+        """Return the key of a group that c10d gives a name."""
+        return f"{name} of {self._generation}" if self._generation else name
 
     def begin(self) -> None:
         """Forget what was recorded so far: what is to be kept begins here."""
@@ -35,10 +44,11 @@ class RankRecorder:
         """Make a group known by the name that calls give it."""
         self.trace.groups[key] = ranks, description
 
-    def compute(self, name: str, work: Work) -> None:
-        """Take a kernel, behind all that its stream waits for."""
+    def compute(self, name: str, work: Work, took_ps: int | None = None) -> None:
+        """Take a kernel, behind all that its stream waits for; by its work, or by the time that it took."""
         before = self._before_next(self.stream)
-        self.trace.operations.append(Compute(name, tuple(sorted(before)), None, work))
+        given = None if took_ps is not None else work
+        self.trace.operations.append(Compute(name, tuple(sorted(before)), took_ps, given))
         before.clear()
         before.add(len(self.trace.operations) - 1)
 

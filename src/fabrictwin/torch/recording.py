@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,10 @@ RECORDERS: list[RankRecorder] = []  # of this process, once a group is made
 LOGS: list[CallLog] = []  # of this process, where somebody compares
 OWN: list[None] = []  # not empty while the backend itself copies, which a program on NCCL does not
 
+NOTES: list[str] = []  # on the record, for people
+PENDING: dict[int, Callable[[], None]] = {}  # calls whose bytes nobody has waited for: what waits for each
+WORLDS = [0]  # how often the program has made its world: stores keep the addresses of groups that have ended
+
 
 @contextmanager
 def own_copies() -> Iterator[None]:
@@ -22,6 +26,12 @@ def own_copies() -> Iterator[None]:
         yield
     finally:
         OWN.pop()
+
+
+def finish_calls() -> None:
+    """Wait for the bytes of every call so far."""
+    for wait in list(PENDING.values()):
+        wait()
 
 
 def eager(model: Any = None, *_: Any, **__: Any) -> Any:

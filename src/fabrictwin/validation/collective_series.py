@@ -35,15 +35,6 @@ from fabrictwin.twin import Twin
 from fabrictwin.validation.published_data import Section, read_table, read_texts
 
 TABLE, TEXTS = "collectives.csv", "collectives.yaml"
-# which fitted sections of nccl/data/step_costs.yaml stand on rows of which hardware
-FITTED = {
-    "A100": ("ampere", "srd-ampere"),
-    "H100": ("hopper", "srd-hopper"),
-    "B200": ("blackwell", "srd-blackwell"),
-    "GB200": (),
-    "GH200": (),
-    "MI300X": (),
-}
 
 
 class Point(Section):
@@ -66,6 +57,7 @@ class Series(Section):
     kind: Kind = "all_reduce"
     technology: Literal["infiniband", "ethernet"] = "infiniband"
     switch: str = ""
+    caller: Literal["nccl-tests", "loop"] = "nccl-tests"  # who measured: a key of `callers` in step_costs.yaml
     per_host: Annotated[int, Field(ge=1)] | None = None  # ranks of a host; None: all its GPUs
     assumptions: tuple[str, ...] = ()
 
@@ -131,6 +123,19 @@ def read_published(folder: Path) -> Published:
     return Published(folder, tuple(points), texts.series)
 
 
+def hardware_of(published: Published) -> tuple[str, ...]:
+    """Return the hardware that series are of, in order."""
+    return tuple(dict.fromkeys(one.hardware for one in published.series.values()))
+
+
+def together(published: Published) -> list[tuple[str, ...]]:
+    """Return the series that were published together of one machine: they are no witnesses for each other."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, one in published.series.items():
+        groups.setdefault((one.source, one.hardware), []).append(name)
+    return [tuple(names) for names in groups.values()]
+
+
 def judge(
     published: Published,
     *,
@@ -151,7 +156,7 @@ def _judged(published: Published, fidelity: Fidelity, fitted: Calibration, name:
     """A series with the twin's times."""
     answers: dict[Point, Answer] = {}
     for each in asks_of(published, name):
-        costs = fitted.of(each.communicator)
+        costs = fitted.of(each.communicator, each.caller)
         times = measure(each.communicator, each.asked, fidelity=fidelity, costs=costs)
         rows = zip(each.points, times.tolist(), each.choices, strict=True)
         answers |= {point: Answer(point, float(time) / PS_PER_US, choice) for point, time, choice in rows}
@@ -193,6 +198,7 @@ class Asks:
     """Rows of a series on one communicator, as tasks with NCCL's choice."""
 
     communicator: Communicator
+    caller: str
     points: tuple[Point, ...]
     asked: tuple[Asked, ...]
     choices: tuple[str, ...]
@@ -223,7 +229,7 @@ def _asks(communicator: Communicator, series: Series, points: tuple[Point, ...])
         choice = chooses.choose(Call(COLLECTIVE[series.kind], size))
         asked.append((Task(series.kind, max(size // 4, 1) * 4), choice))
         names.append(f"{choice.algorithm.name} {choice.protocol.name} {choice.channels}")
-    return Asks(communicator, points, tuple(asked), tuple(names))
+    return Asks(communicator, series.caller, points, tuple(asked), tuple(names))
 
 
 def summary(outcomes: Iterable[Outcome]) -> dict[str, tuple[int, float]]:

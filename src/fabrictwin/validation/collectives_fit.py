@@ -1,8 +1,8 @@
 """The calibration of collectives, made again from the series that it declares.
 
-Every figure of a section of `nccl/data/step_costs.yaml` starts at the `default`, NCCL's own. Coordinate descent
-lowers the mean over rows of |ln(twin / published)|: each figure is tried larger and smaller by a factor, the
-better is kept, until none helps; then by a smaller factor. None leaves NCCL's own by more than a factor of ten.
+Every figure of a section of `nccl/data/step_costs.yaml` starts at the `default`, NCCL's own. Least squares,
+reweighted, lower the mean over series of the mean of |ln(twin / published)| over their rows. No figure leaves
+NCCL's own by more than a factor of ten.
 Sections between hosts are fitted once those inside stand.
 Nothing is random; the same series give the same figures.
 
@@ -12,28 +12,34 @@ all other hardware together. What that says of the hardware left out is a predic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
-from statistics import fmean
 from typing import Any
 
 import numpy as np
 
+from fabrictwin.base.arrays import F64
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import PS_PER_US
-from fabrictwin.nccl.lowering.task_times import measure
+from fabrictwin.nccl.lowering.task_times import Asked, measure
 from fabrictwin.nccl.lowering.transport import Transports
+from fabrictwin.nccl.topology.graph_types import Protocol
 from fabrictwin.nccl.tuning.step_costs import Calibration, StepCosts, calibration
-from fabrictwin.validation.collective_series import FITTED, Asks, Published, asks_of
+from fabrictwin.validation.collective_series import Asks, Published, asks_of, hardware_of
 from fabrictwin.validation.published_data import left_out
 
 Figure = tuple[str, int | None]  # a field, and which protocol's (LL, LL128, Simple)
 
-FACTORS = (2.0, 1.5, 1.2, 1.1, 1.05, 1.02)
-MOST_SWEEPS = 12  # by one factor
-SHARES = ("ring_share", "tree_share", "nvls_share")
-LEAST = 1e-4  # by which an error must fall
-APART = 10.0  # at most, of a figure and the one it starts from, where that is not 0
+SHARES = ("ring_share", "tree_share", "nvls_share", "send_share")
+APART = 10.0  # at most, of a figure and the one it starts from
+UNSET = 0.5  # where a figure of 0 starts
+TRIED = 0.05  # of a logarithm, to see how errors change
+LONGEST, SHORTEST = 0.7, 0.002  # steps of a logarithm
+MOST_STEPS = 40
+NEAR = 0.05  # errors below count by their squares, beyond by themselves (Huber)
+DAMPING = 0.003  # keeps a figure that hardly shows in any row near where it is
+LEAST = 2e-6  # by which an error must fall
 
 
 @dataclass(frozen=True)
@@ -46,49 +52,48 @@ class Fit:
     series: tuple[str, ...]
 
 
+INSIDE: tuple[Figure, ...] = (
+    ("launch", None),
+    ("ring", 1),
+    ("ring", 2),
+    ("ring_hop", 0),
+    ("ring_hop", 1),
+    ("ring_hop", 2),
+    ("ring_share", 1),
+    ("ring_share", 2),
+    ("channel_gbps", 0),
+    ("send", 0),
+    ("send", 2),
+    ("send_hop", None),
+    ("send_share", None),
+    ("exchange", 0),
+    ("exchange", 2),
+    ("exchange_gbps", None),
+    ("own", None),
+    ("own_reduced", None),
+)
+IN_SWITCH: tuple[Figure, ...] = (("nvls", None), ("nvls_chunk", None), ("nvls_share", None))
+
+
+def _device_series(*machines: str) -> tuple[str, ...]:
+    """Name the series of nccl-tests on parts of one NVLink domain, all four collectives."""
+    kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+    return tuple(f"{machine}-aic-{kind}" for machine in machines for kind in kinds)
+
+
 FITS = (
-    Fit(
-        "inside",
-        "ampere",
-        (
-            ("launch", None),
-            ("ring_hop", 0),
-            ("ring_hop", 1),
-            ("ring_hop", 2),
-            ("ring_share", 1),
-            ("ring_share", 2),
-            ("channel_gbps", 0),
-        ),
-        ("a100-8-stas", "a100-8-azure"),
-    ),
+    Fit("inside", "ampere", INSIDE, (*_device_series("a100"), "a100-8-stas")),
     Fit(
         "inside",
         "hopper",
-        (
-            ("launch", None),
-            ("ring_hop", 2),
-            ("ring_share", 2),
-            ("nvls", None),
-            ("nvls_chunk", None),
-            ("nvls_share", None),
-            ("send", None),
-            ("send_hop", None),
-        ),
-        (
-            "h100-8-aws",
-            "h100-8-azure",
-            "h200-nvls-stas",
-            "h100-2-vidur",
-            "h100-4-vidur",
-            "h100-8-vidur",
-            "h100-send-vidur",
-        ),
+        INSIDE + IN_SWITCH,
+        (*_device_series("h100"), "h100-8-aws", "h100-8-azure", "h200-nvls-stas", "h100-send-vidur"),
     ),
     Fit(
         "inside",
         "blackwell",
-        (("launch", None), ("nvls", None), ("nvls_chunk", None), ("nvls_share", None)),
-        ("b200-8-stas",),
+        INSIDE + IN_SWITCH,
+        (*_device_series("b200", "b300", "gb200", "gb300"), "b200-8-stas"),
     ),
     Fit(
         "between",
@@ -111,33 +116,75 @@ FITS = (
 )
 
 
+def fitted_to(published: Published) -> set[str]:
+    """Return the hardware that any section stands on."""
+    return {published.series[name].hardware for one in FITS for name in one.series}
+
+
+@dataclass
+class _Way:
+    """Rows of one communicator that go one way, and their errors by the costs that act on them."""
+
+    asks: Asks
+    rows: list[int]
+    published_us: F64
+    known: dict[Hashable, list[float]] = field(default_factory=dict)
+
+    def errors(self, costs: StepCosts, transports: Transports) -> list[float]:
+        """Return ln(twin / published) of each row."""
+        asked = [self.asks.asked[row] for row in self.rows]
+        key = _acting(costs, asked[0], self.asks.communicator.nodes)
+        if key not in self.known:
+            communicator = self.asks.communicator
+            times = measure(communicator, asked, fidelity="analytic", costs=costs, transports=transports)
+            self.known[key] = np.log(times / PS_PER_US / self.published_us).tolist()
+        return self.known[key]
+
+
+def _acting(costs: StepCosts, asked: Asked, nodes: int) -> Hashable:
+    """Return the costs that a way has to do with: equal ones give equal times."""
+    task, choice = asked
+    if choice is None:
+        inside, exchange = costs.inside, task.kind == "all_to_all"
+        bases = [
+            costs.sends(p, exchange=exchange, nodes=nodes, own_part=part) for p in Protocol for part in (0, 1)
+        ]
+        return *bases, inside.send_hop, inside.pcie_hop, costs.between.send_hop
+    algorithm, protocol = choice.algorithm, choice.protocol
+    hops = tuple(costs.hops_us(algorithm, protocol).values())
+    reduced = task.kind == "all_reduce"
+    shares = tuple(costs.share(algorithm, protocol, part, reduced=reduced) for part in (0, 1))
+    once = costs.base_us(algorithm, protocol, nodes=nodes)
+    inside = costs.inside
+    return once, shares, hops, inside.channel_gbps[protocol], inside.nvls_chunk, costs.between.collnet_hop
+
+
 @dataclass
 class Bench:
     """The twin of one series' machines, to be asked again and again with other costs."""
 
-    asks: list[Asks]
-    published_us: list[list[float]]
+    ways: list[_Way]
     _transports: dict[int, Transports] = field(default_factory=dict)
 
     @classmethod
     def of(cls, published: Published, name: str) -> Bench:
-        asks = asks_of(published, name)
-        return cls(asks, [[point.time_us for point in each.points] for each in asks])
+        ways = []
+        for asks in asks_of(published, name):
+            alike: dict[Hashable, list[int]] = {}
+            for row, (_, choice) in enumerate(asks.asked):
+                way = None if choice is None else (choice.algorithm, choice.protocol, choice.channels)
+                alike.setdefault(way, []).append(row)
+            for rows in alike.values():
+                ways.append(_Way(asks, rows, np.array([asks.points[row].time_us for row in rows])))
+        return cls(ways)
 
     def errors(self, costs: Callable[[Asks], StepCosts]) -> list[float]:
-        """ln(twin / published) of every row."""
+        """Return ln(twin / published) of every row."""
         found: list[float] = []
-        for i, each in enumerate(self.asks):
-            if i not in self._transports:
-                self._transports[i] = Transports(each.communicator)
-            times = measure(
-                each.communicator,
-                each.asked,
-                fidelity="analytic",
-                costs=costs(each),
-                transports=self._transports[i],
-            )
-            found += np.log(times / PS_PER_US / np.array(self.published_us[i])).tolist()
+        for way in self.ways:
+            communicator = way.asks.communicator
+            transports = self._transports.setdefault(id(communicator), Transports(communicator))
+            found += way.errors(costs(way.asks), transports)
         return found
 
 
@@ -161,28 +208,49 @@ def rounded(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def descend(figures: Iterable[Figure], start: Any, error: Callable[[Any], float]) -> tuple[Any, float]:
-    """The entry with figures that make the error least, and that error."""
-    figures, entry, best = tuple(figures), start, error(start)
-    for factor in FACTORS:
-        for _ in range(MOST_SWEEPS):
-            moved = False
-            for figure in figures:
-                for by in (factor, 1 / factor):
-                    value = rounded((get(entry, figure) or 0.5) * by)
-                    first = get(start, figure)
-                    if first:
-                        value = rounded(min(max(value, first / APART), first * APART))
-                    if figure[0] in SHARES:
-                        value = min(value, 1.0)
-                    other = put(entry, figure, value)
-                    found = error(other)
-                    if found < best - LEAST:
-                        entry, best, moved = other, found, True
-                        break
-            if not moved:
+def descend(
+    figures: Iterable[Figure], start: Any, errors: Callable[[Any], F64], weights: F64
+) -> tuple[Any, float]:
+    """Return the entry with figures that make errors least, and the weighted mean of what is left.
+
+    `errors` gives [rows] ln(twin / published), `weights` their weights, which sum to 1. Least squares in the
+    figures' logarithms, rows that are far off weighed less (Huber); steps are halved until they help, and stop at
+    bounds.
+    """
+    figures = tuple(figures)
+    starts = np.array([get(start, figure) for figure in figures])
+    first = np.log(np.where(starts > 0, starts, UNSET))
+    apart = np.where(starts > 0, math.log(APART), np.inf)
+    least, most = first - apart, np.minimum(first + apart, [0.0 if f[0] in SHARES else np.inf for f in figures])
+    tried = np.where(first + TRIED > most, -TRIED, TRIED)
+
+    def entry_at(at: F64) -> Any:
+        found = start
+        for figure, value in zip(figures, np.exp(at).tolist(), strict=True):
+            found = put(found, figure, rounded(value))
+        return found
+
+    def loss(found: F64) -> float:
+        off = np.abs(found)
+        return float(weights @ np.where(off < NEAR, off**2 / (2 * NEAR), off - NEAR / 2))
+
+    at, now = first, errors(entry_at(first))
+    for _ in range(MOST_STEPS):
+        tilt = np.stack([errors(entry_at(at + row)) - now for row in np.diag(tried)]) / tried[:, None]
+        by_row = weights / np.maximum(np.abs(now), NEAR)
+        square = (tilt * by_row) @ tilt.T + DAMPING * by_row.sum() * np.eye(len(at))
+        step = np.clip(np.linalg.solve(square, -(tilt * by_row) @ now), -LONGEST, LONGEST)
+        before = loss(now)
+        while np.abs(step).max() > SHORTEST:
+            moved = np.clip(at + step, least, most)
+            found = errors(entry_at(moved))
+            if loss(found) < before:
+                at, now = moved, found
                 break
-    return entry, best
+            step = step / 2
+        if loss(now) > before - LEAST:
+            break
+    return entry_at(at), float(weights @ np.abs(now))
 
 
 def fit(
@@ -204,11 +272,11 @@ def _fitted(published: Published, now: Calibration, one: Fit) -> Calibration:
     """The calibration with one section fitted."""
     benches = [Bench.of(published, name) for name in one.series]
 
-    def error(entry: Any) -> float:
+    def errors(entry: Any) -> F64:
         changed = _with(now, one.part, one.section, entry)
-        return _mean(benches, lambda each: changed.of(each.communicator))
+        return _errors(benches, lambda each: changed.of(each.communicator, each.caller))
 
-    entry, _ = descend(one.figures, getattr(now, one.part)["default"], error)
+    entry, _ = descend(one.figures, getattr(now, one.part)["default"], errors, _weights(benches))
     return _with(now, one.part, one.section, entry)
 
 
@@ -216,60 +284,63 @@ def _with(now: Calibration, part: str, section: str, entry: Any) -> Calibration:
     return replace(now, **{part: {**getattr(now, part), section: entry}})
 
 
-def _mean(benches: list[Bench], costs: Callable[[Asks], StepCosts]) -> float:
-    return fmean(abs(e) for bench in benches for e in bench.errors(costs))
+def _errors(benches: list[Bench], costs: Callable[[Asks], StepCosts]) -> F64:
+    return np.array([error for bench in benches for error in bench.errors(costs)])
+
+
+def _weights(benches: list[Bench]) -> F64:
+    """Return the weight of each row: a series counts once."""
+    rows = [sum(len(way.rows) for way in bench.ways) for bench in benches]
+    return np.repeat(1 / (np.array(rows) * len(rows)), rows)
 
 
 def fit_without(published: Published, hardware: str, *, stage: Stage = silent) -> Calibration:
-    """Fit as if a hardware had never been measured: its sections get one set of figures fitted to all others.
+    """Fit as if a hardware had never been measured: sections keep their other machines' series.
 
-    Raises ConfigError for hardware that no series is of.
+    A section without any gets one set of figures fitted to all others of its part together. Raises ConfigError for
+    hardware that no series is of.
     """
-    hardware = left_out(hardware, FITTED)
+    hardware = left_out(hardware, hardware_of(published))
+    names = {name for name, one in published.series.items() if one.hardware == hardware}
+    return _without(published, names, hardware, stage)
+
+
+def fit_without_series(published: Published, names: tuple[str, ...], *, stage: Stage = silent) -> Calibration:
+    """Fit as if these series had never been measured."""
+    return _without(published, set(names), names[0], stage)
+
+
+def _without(published: Published, out: set[str], called: str, stage: Stage) -> Calibration:
     whole = now = calibration()
-    out = FITTED[hardware]
-    for part in ("inside", "between"):
-        missing = [name for name in getattr(whole, part) if name in out]
-        left = [one for one in FITS if one.part == part and one.section not in out]
-        if missing and left:
-            stage(f"{part} hosts, without {hardware}")
-            entry = _pooled(published, whole, part, left)
-            for name in missing:
-                now = _with(now, part, name, entry)
+    for one in FITS:
+        if out.isdisjoint(one.series):
+            continue
+        stage(f"{one.section}, without {called}")
+        left = replace(one, series=tuple(name for name in one.series if name not in out))
+        if left.series:
+            now = _fitted(published, now, left)
+            continue
+        others = [replace(each, series=tuple(set(each.series) - out)) for each in FITS if each.part == one.part]
+        now = _with(now, one.part, one.section, _pooled(published, whole, one.part, others))
     return now
-
-
-def fit_without_series(published: Published, name: str, *, stage: Stage = silent) -> Calibration | None:
-    """Fit as if a series had never been measured; None where no section stands on it.
-
-    Its section is fitted to its other series. Where it has none, it gets one set of figures fitted to all other
-    sections of its part together, as hardware that is left out does.
-    """
-    whole = now = calibration()
-    touched = [one for one in FITS if name in one.series]
-    for one in touched:
-        stage(f"{one.section}, without {name}")
-        left = tuple(each for each in one.series if each != name)
-        if left:
-            now = _fitted(published, now, replace(one, series=left))
-        else:
-            others = [each for each in FITS if each.part == one.part and each.section != one.section]
-            now = _with(now, one.part, one.section, _pooled(published, whole, one.part, others))
-    return now if touched else None
 
 
 def _pooled(published: Published, whole: Calibration, part: str, left: list[Fit]) -> Any:
     """One entry for all of these sections' series together."""
-    benches = [Bench.of(published, name) for one in left for name in one.series]
+    benches = [Bench.of(published, name) for one in left for name in sorted(one.series)]
     figures = tuple(dict.fromkeys(figure for one in left for figure in one.figures))
 
-    def error(entry: Any) -> float:
+    def errors(entry: Any) -> F64:
         def costs(each: Asks) -> StepCosts:
-            return replace(whole.of(each.communicator), **{part: entry})
+            known = whole.of(each.communicator, each.caller)
+            if part == "inside":
+                launch = entry.launch + whole.callers[each.caller]
+                return replace(known, inside=replace(entry, launch=launch))
+            return replace(known, between=entry)
 
-        return _mean(benches, costs)
+        return _errors(benches, costs)
 
-    return descend(figures, getattr(whole, part)["default"], error)[0]
+    return descend(figures, getattr(whole, part)["default"], errors, _weights(benches))[0]
 
 
 def as_text(found: Calibration) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 from fabrictwin.base.units import format_size
 from fabrictwin.catalog.error_ranges import REGIMES
-from fabrictwin.validation.collective_series import FITTED, Answer, Outcome, summary, worst
+from fabrictwin.validation.collective_series import Answer, Outcome, summary, worst
+from fabrictwin.validation.collectives_fit import FITS
 
 
 def as_data(outcomes: list[Outcome], fidelity: str, left_out: str) -> dict[str, Any]:
@@ -64,7 +65,9 @@ def as_text(outcomes: list[Outcome], fidelity: str, left_out: str, *, every: boo
     """Errors by regime and series, the worst series, where algorithms change; every size where asked."""
     lines = [f"collectives, published and on the twin ({fidelity})"]
     if left_out:
-        how = "one set of figures was fitted to all other hardware" if FITTED[left_out] else "it never was"
+        own = {o.name for o in outcomes if o.series.hardware == left_out}
+        fitted = any(not own.isdisjoint(one.series) for one in FITS)
+        how = "figures were fitted to all other hardware" if fitted else "it never was"
         lines.append(f"  nothing fitted to {left_out}: {how}")
     lines += ["  error: the twin's time over the published one, less one", "", "  median over series"]
     for regime, (count, error) in summary(outcomes).items():

@@ -16,9 +16,12 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import median
 
+from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage
+from fabrictwin.calibration.calibrate import fit_share
 from fabrictwin.catalog.step_shares import step_shares
 from fabrictwin.validation.published_data import Measurements
+from fabrictwin.validation.step_shares_fit import with_share
 from fabrictwin.validation.training_cases import Case
 from fabrictwin.validation.training_fit import Fitter, by_single_rows, changed, values_of
 from fabrictwin.validation.training_judge import Answers, Outcome, pairs
@@ -46,13 +49,14 @@ def framework_of(case: Case) -> str:
     return str(named or case.row.set)
 
 
+SINGLE_KIND = "hardware, release and model"
 DIMENSIONS: Mapping[str, Callable[[Case], str]] = {
     "hardware": lambda case: case.hardware,
     "series": lambda case: case.row.set,
     "release": release_of,
     "model family": family_of,
     "framework": framework_of,
-    "hardware, release and model": lambda case: f"{case.hardware}, {release_of(case)}, {case.row.model}",
+    SINGLE_KIND: lambda case: f"{case.hardware}, {release_of(case)}, {case.row.model}",
 }
 
 
@@ -138,6 +142,44 @@ def held_out(
         own = [replace(case, calibrates=False) for case in again.cases if case.hardware == name]
         outcomes += answers.of(changed(case, values) for case in own)
     return _held_out(by, len(fitter.families()), refitted, [o for o in outcomes if o.error is not None])
+
+
+def with_one_row(found: HeldOut, answers: Answers) -> HeldOut:
+    """Return errors of rows of a group with each other row of it as calibration, in turn.
+
+    As `fabrictwin calibrate` does with a step's time: the share moves from that without the group, and only where
+    the row is off by more than a tenth. A row counts once for each row that calibrates it.
+    """
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in found.outcomes:
+        groups.setdefault(outcome.case.hardware, []).append(outcome)
+    groups = {name: members for name, members in groups.items() if len(members) > 1}
+    outcomes: list[Outcome] = []
+    for members in groups.values():
+        for given in members:
+            share = _calibrated_share(given, answers)
+            others = [one for one in members if one is not given]
+            cases = [one.case if share is None else with_share(one.case, share) for one in others]
+            outcomes += answers.of(cases)
+    by = f"{found.by}, but for one row"
+    return _held_out(by, len(groups), 0, [o for o in outcomes if o.error is not None])
+
+
+def _calibrated_share(given: Outcome, answers: Answers) -> float | None:
+    """Return the share that a row's own time asks for; none where the row is met."""
+    assert given.step_time_s is not None
+    assert given.error is not None
+    assert given.case.spec is not None
+
+    def step_s(share: float) -> float:
+        (one,) = answers.of([with_share(given.case, share)])
+        if one.step_time_s is None:
+            raise ConfigError(one.refused, key="compute_share")
+        return one.step_time_s
+
+    usual = (given.case.spec.workload or {})["training"]["compute_share"]
+    fitted = fit_share(step_s, usual, given.step_time_s * (1 + given.error), given.case.row.row)
+    return fitted.after if fitted.applied else None
 
 
 def _held_out(by: str, groups: int, refitted: int, outcomes: list[Outcome]) -> HeldOut:

@@ -7,7 +7,7 @@ import shlex
 from typing import Any
 
 from fabrictwin.catalog.error_ranges import error_ranges
-from fabrictwin.validation.held_out import Freedom, HeldOut
+from fabrictwin.validation.held_out import DIMENSIONS, Freedom, HeldOut
 
 RANGED = {"step": "steps", "collective": "collectives", "served": "served means"}
 PAGE = """\
@@ -23,9 +23,11 @@ to; with NCCL's choices, the default, the set as a whole is off by as much ([val
 {text}```
 
 *Left out* names what is left out in turn; *refitted* how many of the groups hold a row that a constant rests on,
-so that it was fitted again or lost its effect. *Flipped* are pairs in the wrong order: of rows that differ in GPUs
-alone, and of layouts of one model on the same GPUs in one series and release. Errors are of throughput. What
-kernels are off by on shapes that were held out stands in [kernels](kernels.md), collectives without a hardware in
+so that it was fitted again or lost its effect. *But for one row*: each row of a group calibrates the others in
+turn, as `fabrictwin calibrate` would with its step time, which moves nothing where it is met within a tenth; a row
+counts once for each that calibrates it. *Flipped* are pairs in the wrong order: of rows that differ in GPUs alone,
+and of layouts of one model on the same GPUs in one series and release. Errors are of throughput. What kernels are
+off by on shapes that were held out stands in [kernels](kernels.md), collectives without a hardware in
 [their validation](validation-collectives.md), servers in [serving](serving.md).
 
 ## Ranges
@@ -83,7 +85,7 @@ def _coverage_lines() -> list[str]:
 
 def held_out_page(found: list[HeldOut], counted: Freedom) -> str:
     """Return docs/accuracy.md."""
-    dimensions = [one.by for one in found if one.groups]
+    dimensions = [one.by for one in found if one.by in DIMENSIONS]
     by = f" --by {shlex.quote(dimensions[0])}" if len(dimensions) == 1 else ""
     return PAGE.format(text=held_out_text(found, counted), by=by)
 

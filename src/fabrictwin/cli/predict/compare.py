@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from fabrictwin.cli.completion import fabric_names
 from fabrictwin.cli.options import JSON, file, repeated, show, study_terms
 from fabrictwin.cli.options import fidelity as fidelity_option
-
-if TYPE_CHECKING:
-    from fabrictwin.cluster.spec.spec import Spec
 
 FIVE = "infiniband-ndr,roce-400g,roce-400g-lossy,spectrum-x-400g,tcp-100g"
 
@@ -70,11 +67,6 @@ def compare(
         raise ConfigError(f"got {seeds!r}, expected whole numbers with commas between", key="--seeds") from None
     if out is not None:
         make_folder(out)  # before minutes of work, not after
-    if "serving" in read.workload:
-        if vary:
-            raise ConfigError("got a server, expected none: `fabrictwin sweep` varies its keys", key="--vary")
-        _server(read, names, presets, terms, out, as_json=as_json)
-        return
     with Progress() as progress:
         found = side_by_side(
             read,
@@ -86,42 +78,5 @@ def compare(
             **terms,
         )
     show(found, out, as_json=as_json)
-    if out is not None and not as_json:
-        click.echo(f"\n{out / 'compare.html'}")
-
-
-def _server(
-    spec: Spec,
-    names: list[str],
-    presets: Path | None,
-    terms: dict[str, Any],
-    out: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Print a server on each fabric."""
-    import json
-
-    from fabrictwin.base.progress import Progress
-    from fabrictwin.base.textfile import write_text
-    from fabrictwin.catalog.price_book import price_book
-    from fabrictwin.study.compare.fabrics import own_presets
-    from fabrictwin.study.servers.fabrics import (
-        compare_server,
-        comparison_data,
-        comparison_page,
-        comparison_text,
-    )
-
-    own = own_presets(presets) if presets is not None else {}
-    with Progress() as progress:
-        found = compare_server(
-            spec, names, book=price_book(terms["prices"]), own=own, years=terms["years"], stage=progress.stage
-        )
-    text = json.dumps(comparison_data(found), indent=2) + "\n"
-    if out is not None:
-        write_text(out / "compare.json", text)
-        write_text(out / "compare.html", comparison_page(found))
-    click.echo(text if as_json else comparison_text(found), nl=False)
     if out is not None and not as_json:
         click.echo(f"\n{out / 'compare.html'}")

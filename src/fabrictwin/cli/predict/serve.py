@@ -46,11 +46,11 @@ def serve(
     """Predict the table of `vllm bench serve` for a server: time to first token, time per token, throughput."""
     import json
 
+    from fabrictwin.api.servers.serve import serve as run_server
+    from fabrictwin.base.progress import Progress
     from fabrictwin.base.textfile import write_text
     from fabrictwin.cluster.spec.spec import load_spec
-    from fabrictwin.serving.predict import predict
-    from fabrictwin.serving.report.bench import table
-    from fabrictwin.serving.report.server import headline, range_lines, served_ranges, steps_csv, without_details
+    from fabrictwin.serving.report.server import steps_csv
 
     read = load_spec(spec, sys.stdin)
     if emit is not None:
@@ -61,20 +61,17 @@ def serve(
     if given is not None:
         _judge(read, given, seed, as_json=as_json)
         return
-    found = predict(read, seed=seed)
+    with Progress() as progress:
+        found = run_server(read, seed=seed, stage=progress.stage)
+        if page is not None:
+            found.save(page)
     if save is not None:
-        write_text(save, json.dumps(found.fields) + "\n")
+        write_text(save, json.dumps(found.detail.fields) + "\n")
     if csv is not None:
-        _write_requests(found, csv)
-    if page is not None:
-        write_text(page, _page(read, found))
+        _write_requests(found.detail, csv)
     if steps is not None:
-        write_text(steps, steps_csv(found.replicas))
-    if as_json:
-        ranges = {key: one.data() for key, one in served_ranges(found).items()}
-        click.echo(json.dumps({**without_details(found.fields), "error_ranges": ranges}, indent=2))
-        return
-    click.echo("\n".join([*headline(found), table(found.fields, found.settings), *range_lines(found)]))
+        write_text(steps, steps_csv(found.detail.replicas))
+    click.echo(found.json() if as_json else str(found), nl=False)
 
 
 def _write_requests(found: Prediction, path: Path) -> None:
@@ -87,22 +84,6 @@ def _write_requests(found: Prediction, path: Path) -> None:
         write_table(path, requests_columns(found.served))
     else:
         write_text(path, requests_csv(found.served))
-
-
-def _page(spec: Spec, found: Prediction) -> str:
-    from fabrictwin.base.progress import Progress
-    from fabrictwin.catalog.price_book import price_book
-    from fabrictwin.study.servers.gains import as_it_is, gains
-    from fabrictwin.study.servers.server_page import server_page
-    from fabrictwin.study.servers.token_cost import Prices
-
-    cost = Prices.of(spec, price_book(None)).token(
-        gpus=found.gpus, tokens_per_s=float(found.fields["output_throughput"])
-    )
-    with Progress() as progress:
-        changes = gains(spec, found, progress.stage)
-    seed = found.seed
-    return server_page(found, name=spec.name, seed=seed, cost=cost, before=as_it_is(found), gains=changes)
 
 
 def _judge(spec: Spec, given: str, seed: int | None, *, as_json: bool) -> None:

@@ -112,7 +112,14 @@ def accuracy(
     from fabrictwin.base.errors import ConfigError, did_you_mean
     from fabrictwin.base.progress import Progress
     from fabrictwin.base.textfile import write_text
-    from fabrictwin.validation.held_out import DIMENSIONS, freedom, held_out, in_sample
+    from fabrictwin.validation.held_out import (
+        DIMENSIONS,
+        SINGLE_KIND,
+        freedom,
+        held_out,
+        in_sample,
+        with_one_row,
+    )
     from fabrictwin.validation.held_out_text import held_out_json, held_out_page, held_out_text
     from fabrictwin.validation.published_data import find_data, read_data
     from fabrictwin.validation.ranges.error_file import all_ranges
@@ -132,6 +139,7 @@ def accuracy(
         found = [
             held_out(one, measurements, rows, answers, progress.stage) for one in DIMENSIONS if by in ("", one)
         ]
+        found += [with_one_row(one, answers) for one in found if one.by == SINGLE_KIND]
         if write_ranges is not None:
             write_text(write_ranges, all_ranges(measurements, found, progress.stage, workers))
     found.append(in_sample(outcomes))

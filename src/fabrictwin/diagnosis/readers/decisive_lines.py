@@ -27,7 +27,7 @@ _TROUBLE = (
     b"incorrect", b"non-", b"undefined", b"unsupported", b"only ", b"too ", b"inactive", b"unbound", b"lower than",
     b"storm", b"stuck", b"replayed", b"rewound", b"less than", b"more than", b"greater than", b"larger than",
     b"crit ", b"backtrace", b"hang", b"hung", b"unset", b"restart", b"drain", b"reject", b"violat",
-    b"loss", b"drop", b"skip", b"differ", b"not at max",
+    b"loss", b"drop", b"skip", b"differ", b"not at max", b" bug", b"oops",
 )  # fmt: skip
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
 _FATAL = re.compile(

@@ -93,7 +93,9 @@ def _downs(ports: Ports) -> Iterator[Finding]:
             f"{worst.parts[0]} {worst.parts[1]}" + (" (the 8-bit counter is full)" if full else ""),
             "0, or a few from boots",
             0.6 if summed else 0.95 if full or len(downs) > len(many) else 0.85,
+            severity=Severity.QUESTION if summed else None,
             expected_from="other ports" if len(ports) > len(many) else "IBTA vol. 1, 16.1.3",
+            collect="ibqueryerrors --details, which counts each port by itself" if summed else "",
         )
     else:
         yield from reported("link-downed", downs, "LinkDowned {1}", "0, or a few from boots", 0.5)

@@ -13,6 +13,7 @@ Left out: groups of several tasks in one launch, user buffer registration.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +30,7 @@ from fabrictwin.nccl.lowering import in_switch
 from fabrictwin.nccl.lowering.chunks import chunk_bytes, send_parts
 from fabrictwin.nccl.lowering.connector import Connector
 from fabrictwin.nccl.lowering.queue_pair_options import service_level
-from fabrictwin.nccl.lowering.tasks import POINT_TO_POINT, Task
+from fabrictwin.nccl.lowering.tasks import POINT_TO_POINT, Kind, Task
 from fabrictwin.nccl.lowering.transport import Transports
 from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
 from fabrictwin.nccl.tuning.nvls_ceiling import beside_chunks_gbps, ceiling_gbps
@@ -61,6 +62,8 @@ _RINGS = {
     "all_gather": Pattern.RING_ALL_GATHER,
     "reduce_scatter": Pattern.RING_REDUCE_SCATTER,
 }
+# how often a rank sends what others hold, for each part of its own
+_PASSES: Mapping[Kind, int] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 _PATS = {"all_gather": Pattern.PAT_ALL_GATHER, "reduce_scatter": Pattern.PAT_REDUCE_SCATTER}
 IN_SWITCH = (Algorithm.NVLS, Algorithm.NVLS_TREE, Algorithm.COLLNET_DIRECT, Algorithm.COLLNET_CHAIN)
 
@@ -128,7 +131,12 @@ class Lowering:
                 copy_ps_per_byte=PS_PER_S / (copies * GB),
             ),
             protocol=protocol,
-            rate_share=costs.share(algorithm, protocol),
+            rate_share=costs.share(
+                algorithm,
+                protocol,
+                own_part(task, communicator, algorithm),
+                reduced=task.kind == "all_reduce",
+            ),
             connections=self.connector.connect(
                 edges,
                 costs.hops_us(algorithm, protocol),
@@ -274,22 +282,23 @@ class Lowering:
         # blocks of one rank share its channels
         peers = 1 if task.kind == "send_recv" else n - 1
         lanes = min(parts, max(1, self.communicator.channels.p2p // max(peers, 1)))
-        rate = costs.inside.channel_gbps[protocol] * GB / PS_PER_S * lanes
+        exchange = task.kind == "all_to_all"
+        base_us, share, block_gbps = costs.sends(
+            protocol,
+            exchange=exchange,
+            nodes=self.communicator.nodes,
+            own_part=own_part(task, self.communicator),
+        )
+        rate = block_gbps * GB / PS_PER_S * lanes
         net = costs.between.send_hop
         edges = patterns.edges(channels)
         return self._communication(
             task,
             channels,
             algorithm=f"sends {protocol.name.lower()}",
-            costs=SoftwareCosts(
-                base_ps=picoseconds(
-                    costs.inside.launch
-                    + costs.inside.send
-                    + (costs.between.base if self.communicator.nodes > 1 else 0)
-                )
-            ),
+            costs=SoftwareCosts(base_ps=picoseconds(base_us)),
             protocol=protocol,
-            rate_share=costs.inside.ring_share[protocol],
+            rate_share=share,
             connections=self.connector.connect(
                 edges,
                 {"nvlink": costs.inside.send_hop, "pcie": costs.inside.pcie_hop[protocol], "net": net},
@@ -302,6 +311,14 @@ class Lowering:
 def _other(pairs: npt.NDArray[np.int64], root: int) -> I64:
     found: I64 = np.where(pairs[:, 0] == root, pairs[:, 1], pairs[:, 0])
     return found
+
+
+def own_part(task: Task, communicator: Communicator, algorithm: Algorithm = Algorithm.RING) -> float:
+    """Return a rank's own part, which it copies, over what it sends by NVLinks; 0 where other things bound it."""
+    passes = _PASSES.get(task.kind, 0)
+    if not passes or algorithm != Algorithm.RING or communicator.nodes > 1 or communicator.ranks < 2:
+        return 0.0
+    return 1.0 / (passes * (int(communicator.ranks) - 1))
 
 
 def lower(

@@ -24,13 +24,14 @@ from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
 
 Three = tuple[float, float, float]  # LL, LL128, Simple
+DEVICE = "nccl-tests"  # the caller that keeps the GPU's queue full: times are the device's own
 
 
 @dataclass(frozen=True)
 class CostsInside:
     """CostsInside a host, or a rack that is one NVLink domain. Times in µs."""
 
-    launch: float  # a kernel, from the call to its first byte, on all ranks
+    launch: float  # a kernel, from its start to its first byte, on all ranks
     ring: Three  # base of a protocol: what is added once
     tree: Three
     ring_hop: Three
@@ -42,8 +43,13 @@ class CostsInside:
     nvls: float  # base
     nvls_chunk: float  # a chunk of a head on a channel, beside its bytes
     nvls_share: float
-    send: float  # base of sends
+    send: Three  # base of sends
     send_hop: float
+    send_share: float
+    exchange: Three  # base of an all-to-all, where ranks send and receive at once
+    exchange_gbps: float  # GB/s of data that a channel's block moves to a peer while it receives from one
+    own: float  # copying a rank's own part, as a share of what sending as much to another takes
+    own_reduced: float  # the same of an all-reduce
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,8 @@ class StepCosts:
             tree_share=shares(inside.tree_share),
             channel_gbps=times(inside.channel_gbps, by.rate),
             nvls_share=min(1.0, inside.nvls_share * by.rate),
+            send_share=min(1.0, inside.send_share * by.rate),
+            exchange_gbps=inside.exchange_gbps * by.rate,
         )
         between = replace(
             between,
@@ -114,11 +122,26 @@ class StepCosts:
         }[algorithm]
         return self.inside.launch + own + (self.between.base if nodes > 1 else 0.0)
 
-    def share(self, algorithm: Algorithm, protocol: Protocol) -> float:
-        """Share of the wires' rate."""
+    def share(
+        self, algorithm: Algorithm, protocol: Protocol, own_part: float = 0.0, *, reduced: bool = False
+    ) -> float:
+        """Share of the wires' rate, where a rank's own part, which it copies, is so much of what it sends."""
         if algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE):
             return self.inside.nvls_share
-        return (self.inside.tree_share if algorithm == Algorithm.TREE else self.inside.ring_share)[protocol]
+        found = (self.inside.tree_share if algorithm == Algorithm.TREE else self.inside.ring_share)[protocol]
+        own = self.inside.own_reduced if reduced else self.inside.own
+        return found / (1 + own * own_part)
+
+    def sends(
+        self, protocol: Protocol, *, exchange: bool, nodes: int, own_part: float = 0.0
+    ) -> tuple[float, float, float]:
+        """(time in µs that sends take once, share of the wires' rate, GB/s of a channel's block)."""
+        inside = self.inside
+        once = inside.launch + (inside.exchange if exchange else inside.send)[protocol]
+        share = inside.send_share / (1 + inside.own * own_part)
+        block = inside.channel_gbps[protocol]
+        rate = min(block, inside.exchange_gbps) if exchange else block
+        return once + (self.between.base if nodes > 1 else 0.0), share, rate
 
     def hops_us(self, algorithm: Algorithm, protocol: Protocol) -> dict[str, float]:
         """Time in µs of a step over "nvlink", "pcie" and "net"."""
@@ -137,12 +160,15 @@ class Calibration:
 
     inside: dict[str, CostsInside]
     between: dict[str, CostsBetween]
+    callers: dict[str, float]  # µs that a caller's own code adds where the GPU waits for it
 
-    def of(self, communicator: Communicator) -> StepCosts:
-        """The step costs of a communicator."""
+    def of(self, communicator: Communicator, caller: str = DEVICE) -> StepCosts:
+        """The step costs of a communicator, as one of `callers` measures them."""
         machine = machine_of(communicator)
         pair = f"{network_of(communicator)}-{machine}"
-        return StepCosts(self.inside[machine], self.between.get(pair, self.between["default"]))
+        inside = self.inside[machine]
+        inside = replace(inside, launch=inside.launch + self.callers[caller])
+        return StepCosts(inside, self.between.get(pair, self.between["default"]))
 
 
 def machine_of(communicator: Communicator) -> str:
@@ -184,7 +210,8 @@ def calibration() -> Calibration:
         fitted = data[part]
         for name, entry in fitted.items():
             found[part][name] = _section(kind, entry, base)
-    return Calibration(found["inside"], found["between"])
+    callers = {name: float(added) for name, added in data["callers"].items()}
+    return Calibration(found["inside"], found["between"], callers)
 
 
 def picoseconds(us: float) -> int:

@@ -25,6 +25,8 @@ from fabrictwin.workload.layers.number_formats import Precision
 from fabrictwin.workload.model.model_sizes import Model
 
 PRECISIONS: dict[str, Precision] = {"none": "bf16", "fp8": "fp8", "fp4": "fp4"}
+FLASHINFER_RELEASES = ("0.33",)
+"""Whose all-reduces are FlashInfer's where they can be: 0.29 and newer, taken for the last modelled."""
 DEEPEP: dict[str, Mode] = {"deepep_low_latency": "low latency", "deepep_high_throughput": "normal"}
 
 
@@ -123,7 +125,7 @@ def _tensor_group(found: Machine, serving: Serving, where: Placement | None) -> 
     capability = int(gpu.compute_capability.value)
     group = where.tensor_group() if where is not None else None
     if where is None or group is None or where.hosts(group) == 1:
-        return TensorGroup(size, size, gpu.nvlink, capability)
+        return TensorGroup(size, size, gpu.nvlink, capability, flashinfer=serving.release in FLASHINFER_RELEASES)
     return TensorGroup(size, min(size - 1, found.per_host), gpu.nvlink, capability, found.nccl(group))
 
 

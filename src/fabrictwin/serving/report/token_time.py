@@ -27,7 +27,7 @@ MEANING = {
     "expert_parallel": "tokens to experts and back",
     "pipeline": "sends to the next stage",
     "ends": "embedding, logits, sampling",
-    "waiting": "between steps",
+    "waiting": "between steps: the host, batches in flight",
 }
 
 

@@ -1,16 +1,19 @@
 """All-reduces of tensor parallelism as vLLM sends them, and how long each way takes.
 
-Order of dispatch (`vllm/distributed/device_communicators/cuda_communicator.py`), for a group inside one node: the
-custom all-reduce for 2, 4, 6 or 8 GPUs of an NVLink switch below a size; PyTorch's symmetric memory below
-another; else NCCL. Between nodes all go to NCCL, whose choice and time there are the twin's. Sizes are those of
-`all_reduce_utils.py`. Left out: FlashInfer's all-reduce, which 0.33 prefers where it is installed, its fusion with
-the norm, and NCCL's symmetric memory, off by default.
+Order of dispatch (`vllm/distributed/device_communicators/cuda_communicator.py`), for a group inside one node:
+FlashInfer's all-reduce up to a size, from 0.29 on; the custom all-reduce for 2, 4, 6 or 8 GPUs of an NVLink switch
+below a size; PyTorch's symmetric memory below another; else NCCL. Between nodes all go to NCCL, whose choice and
+time there are the twin's. Sizes are those of `all_reduce_utils.py` and, for FlashInfer, `allreduce_rms_fusion.py`.
+Left out: FlashInfer between nodes of one NVLink domain, its fusion with the norm, and NCCL's symmetric memory, off
+by default.
 
 Times are one formula a way: a base, a part for every rank or hop, and bytes over a rate. Constants were fitted to
 NVIDIA's measurements in aiconfigurator's database (Apache-2.0): the custom kernel in CUDA graphs, nccl-tests
 without host time. Calls of the custom kernel on GB200 and GB300 were measured up to 3 us shorter under vLLM 0.14
 and 0.19 than under 0.24, which is left out. Symmetric memory is taken to be as fast as NCCL, which no measurement
-supports or denies.
+supports or denies. FlashInfer's one-shot kernels are taken to be as fast as TensorRT-LLM's, which they come from;
+constants were fitted to measurements of these (1.3.0rc10 and rc20) from 1 KiB to where one shot ends or 4 MiB, 2%
+and 3% off in the median, 15% at most. Beyond, they are no slower than NCCL.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ MIB = 2**20
 CUSTOM_MOST = 8 * MIB
 CUSTOM_SIZES = (2, 4, 6, 8)
 
-Way = Literal["none", "custom", "symmetric memory", "nccl"]
+Way = Literal["none", "flashinfer", "custom", "symmetric memory", "nccl"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,13 @@ LIMITS = {
         {2: 4 * MIB, 4: 4 * MIB, 6: 8 * MIB, 8: 4 * MIB}, {2: 4 * MIB, 4: 32 * MIB, 6: 32 * MIB, 8: 64 * MIB}
     ),
 }
+
+FLASHINFER_MOST = {
+    90: {2: 64 * MIB, 4: 2 * MIB, 8: MIB // 2},
+    100: {2: 64 * MIB, 4: 32 * MIB, 8: 128 * MIB},
+    103: {2: 64 * MIB, 4: 80 * MIB, 8: 128 * MIB},
+}
+"""The largest tensors that FlashInfer's all-reduce takes in a node, by GPUs."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,19 @@ class _Custom:
 
 
 @dataclass(frozen=True)
+class _OneShot:
+    """Constants of a kernel in which each rank sends all it has to all others, microseconds and GB/s."""
+
+    base: float
+    rank: float
+    rate: float
+
+    def time_us(self, size: int, moved_bytes: int) -> float:
+        """Return how long an all-reduce among `size` ranks takes, microseconds."""
+        return self.base + self.rank * size + (size - 1) * moved_bytes / self.rate / 1e3
+
+
+@dataclass(frozen=True)
 class _Nccl:
     """Constants of NCCL's ring, microseconds and GB/s."""
 
@@ -86,6 +109,7 @@ CUSTOM = {
     "nvlink4": _Custom(4.25, 4.10, 0.06, 294),
     "nvlink5": _Custom(7.13, 0.0, 0.05, 396, second_rank=2.16, peer_rate=175),
 }
+FLASHINFER = {"nvlink4": _OneShot(2.65, 0.098, 313), "nvlink5": _OneShot(4.66, 0.102, 675)}
 NCCL = {
     "nvlink3": _Nccl(10.02, 0.95, 154),
     "nvlink4": _Nccl(5.52, 0.83, 269),
@@ -111,6 +135,7 @@ class TensorGroup:
         nvlink: Name of the NVLink generation in the catalog, empty for PCIe alone.
         capability: CUDA compute capability × 10, such as 90.
         network: NCCL on the cluster's routes, for a group that lies on several nodes.
+        flashinfer: The release takes FlashInfer's all-reduce where it can.
     """
 
     size: int
@@ -118,6 +143,7 @@ class TensorGroup:
     nvlink: str
     capability: int
     network: Collectives | None = None
+    flashinfer: bool = False
 
     @property
     def _links(self) -> str:
@@ -129,6 +155,9 @@ class TensorGroup:
             return "none"
         if self.size != self.per_node or (not self.nvlink and self.size != 2):
             return "nccl"
+        taken = FLASHINFER_MOST.get(self.capability, {}).get(self.size, -1)
+        if self.flashinfer and self._links in FLASHINFER and moved_bytes <= taken:
+            return "flashinfer"
         limits = LIMITS.get(self.capability)
         most = CUSTOM_MOST
         if limits and self.nvlink:
@@ -150,7 +179,8 @@ class TensorGroup:
         if self.network is not None:
             return self.network.time_us("all_reduce", moved_bytes)
         ring = NCCL[self._links]
-        return ring.base + 2 * (size - 1) * ring.hop + 2 * (size - 1) / size * moved_bytes / ring.rate / 1e3
+        time = ring.base + 2 * (size - 1) * ring.hop + 2 * (size - 1) / size * moved_bytes / ring.rate / 1e3
+        return min(time, FLASHINFER[self._links].time_us(size, moved_bytes)) if way == "flashinfer" else time
 
     def gather_us(self, gathered_bytes: int) -> float:
         """Return how long an all-gather takes: NCCL's, half of its all-reduce's way in a node."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from fabrictwin.report.page import Axis, Cell, Chart, Series, bars, histogram, l
 from fabrictwin.serving.engine.replica import STEP_FIELDS, Replica
 from fabrictwin.serving.predict import Prediction
 from fabrictwin.serving.report.bench import Floats, latencies
+from fabrictwin.serving.report.sent_bytes import sent_per_token
 from fabrictwin.serving.report.server import headline, range_lines
 from fabrictwin.serving.report.token_time import MEANING, TokenTime, token_time
 from fabrictwin.study.servers.gains import Gain
@@ -33,7 +34,7 @@ def server_page(
     fields, spent = found.fields, token_time(found)
     rate = fields["output_throughput"]
     times = latencies(found.served)
-    over = _Intervals(found.replicas)
+    over = _Intervals(found.replicas, sent_per_token(found.server.served))
     values = {"ttft": times.ttft, "tpot": times.tpot[times.outputs > 1], "itl": times.gaps, "e2el": times.e2el}
     return study_page(
         "server.html.j2",
@@ -124,7 +125,8 @@ def _row(one: Gain, before: Gain) -> list[Cell]:
 class _Intervals:
     """Steps of all replicas in equal intervals of time."""
 
-    def __init__(self, replicas: Sequence[Replica]) -> None:
+    def __init__(self, replicas: Sequence[Replica], sent: Mapping[str, float]) -> None:
+        self._sent = sent
         ran = [replica for replica in replicas if len(replica.steps)]
         self._replicas = ran
         self._end = max(int(self._column(one, "done_ps")[-1]) for one in ran)
@@ -200,6 +202,7 @@ class _Intervals:
                     label="tokens of prompts and decodes a second over time",
                 ),
             ),
+            *([("What each GPU sends to others", self._between_gpus(computed, time))] if self._sent else []),
             (
                 "Steps",
                 lines(
@@ -214,6 +217,15 @@ class _Intervals:
                 ),
             ),
         ]
+
+    def _between_gpus(self, tokens: np.ndarray[tuple[int], np.dtype[np.float64]], time: Axis) -> Chart | None:
+        rate = tokens / len(self._replicas) / self._wide_s / 1e9
+        return lines(
+            [Series(what, self._points(rate * moved)) for what, moved in self._sent.items()],
+            time,
+            Axis("GB/s from each GPU", zero=True),
+            label="what each GPU sends to others over time",
+        )
 
     def _steps(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         found = np.zeros(self._count)

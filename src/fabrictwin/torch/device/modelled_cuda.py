@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -34,12 +35,16 @@ class ModelledGpu:
     count: int = 8
     capability: tuple[int, int] = (9, 0)
     multiprocessors: int = 132
+    nccl: tuple[int, int, int] = (2, 28, 9)  # the release that the cluster runs
 
 
 def modelled_gpu() -> ModelledGpu:
     """Return the GPU that who started this process named."""
-    found = json.loads(os.environ.get(GPU, "{}"))
-    return ModelledGpu(**{**found, **({"capability": tuple(found["capability"])} if found else {})})
+    found: dict[str, Any] = json.loads(os.environ.get(GPU, "{}"))
+    told: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in found.items()
+    }
+    return ModelledGpu(**told)
 
 
 def _here(given: Any) -> Any:
@@ -131,10 +136,8 @@ def _answers(gpu: ModelledGpu) -> dict[str, Any]:
         "get_device_properties": lambda *_: properties,
         "is_bf16_supported": lambda *_, **__: gpu.capability >= (8, 0),
         "memory_stats": lambda *_: {
-            "allocated_bytes.all.current": MEMORY.held,
-            "allocated_bytes.all.peak": MEMORY.most,
-            "reserved_bytes.all.current": MEMORY.held,
-            "reserved_bytes.all.peak": MEMORY.most,
+            **{f"{kind}_bytes.all.current": MEMORY.held for kind in ("allocated", "active", "reserved")},
+            **{f"{kind}_bytes.all.peak": MEMORY.most for kind in ("allocated", "active", "reserved")},
             "num_alloc_retries": 0,
             "num_ooms": 0,
         },
@@ -160,20 +163,41 @@ def answer(gpu: ModelledGpu) -> None:
     model_streams()
     # the names of any accelerator, which a build for CUDA would ask of its driver
     for name, value in (
+        ("is_available", answers["is_available"]),
+        ("current_accelerator", lambda *_, **__: torch.device("cuda")),
         ("device_count", answers["device_count"]),
         ("current_device_index", answers["current_device"]),
         ("set_device_index", answers["set_device"]),
         *((name, getattr(torch.cuda, name)) for name in ("current_stream", "set_stream", "synchronize")),
     ):
         setattr(torch.accelerator, name, value)
+    torch.cuda.nccl.version = lambda: gpu.nccl
     for name in ("range_push", "range_pop", "mark"):
         setattr(torch.cuda.nvtx, name, lambda *_, **__: None)
     _let_devices_be_here()
+    _let_threads_begin_so()
     sys.meta_path.insert(0, _NoTriton())
     from torch.utils import cpp_extension
 
     for name in ("load", "load_inline", "CUDAExtension", "CppExtension"):
         setattr(cpp_extension, name, refused(f"torch.utils.cpp_extension.{name}"))
+
+
+def _let_threads_begin_so() -> None:
+    """Let threads of a program have their tensors on the CPU as well: modes of PyTorch are a thread's own."""
+    begin = threading.Thread.start
+
+    def start(self: threading.Thread) -> None:
+        run = self.run
+
+        def on_cpu() -> None:
+            with CudaOnCpu():
+                run()
+
+        self.run = on_cpu  # type: ignore[method-assign]
+        begin(self)
+
+    threading.Thread.start = start  # type: ignore[method-assign]
 
 
 def _let_devices_be_here() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fabrictwin.torch.rank_recorder import DEFAULT_STREAM
-from fabrictwin.torch.recording import RECORDERS
+from fabrictwin.torch.recording import RECORDERS, finish_calls
 
 _NUMBERS = count(DEFAULT_STREAM + 1)
 
@@ -125,8 +125,10 @@ def set_stream(stream: Stream) -> None:
 
 
 def synchronize(device: Any = None) -> None:
-    """Let the host wait for every stream."""
+    """Let the host wait for every stream, and for calls that the program itself does not wait for."""
+    finish_calls()
     for recorder in RECORDERS:
+        recorder.joined()
         recorder.host_waited()
 
 

@@ -16,7 +16,7 @@ from fabrictwin.catalog.error_ranges import (
     STEP,
     regime_of,
 )
-from fabrictwin.validation.collective_series import FITTED, Outcome, Published, judge
+from fabrictwin.validation.collective_series import Outcome, Published, hardware_of, judge, together
 from fabrictwin.validation.collectives_fit import fit_without, fit_without_series
 from fabrictwin.validation.held_out import HeldOut
 from fabrictwin.validation.published_data import Measurements
@@ -59,15 +59,15 @@ def _span(measurements: Measurements, outcome: Step) -> str:
 
 
 def collective_rows(published: Published, stage: Stage) -> list[Held]:
-    """Return rows of collectives: each series left out alone, and each hardware as a whole."""
+    """Return rows of collectives: what was published of each machine left out, then each hardware as a whole."""
     rows: list[Held] = []
-    for name in published.series:
-        fitted = fit_without_series(published, name, stage=stage)
-        rows += _rows(judge(published, names=[name], fitted=fitted), COLLECTIVE.known, name)
-    for hardware in FITTED:
-        names = [name for name, series in published.series.items() if series.hardware == hardware]
+    for names in together(published):
+        fitted = fit_without_series(published, names, stage=stage)
+        rows += _rows(judge(published, names=names, fitted=fitted), COLLECTIVE.known, names[0])
+    for hardware in hardware_of(published):
+        own = [name for name, series in published.series.items() if series.hardware == hardware]
         fitted = fit_without(published, hardware, stage=stage)
-        rows += _rows(judge(published, names=names, fitted=fitted), COLLECTIVE.without_hardware, hardware)
+        rows += _rows(judge(published, names=own, fitted=fitted), COLLECTIVE.without_hardware, hardware)
     return rows
 
 
