@@ -109,3 +109,17 @@ def test_who_gives_up_is_not_connected_later(server: Server, clock: Clock, end: 
     server.connections.destroy(listening(server))
     getattr(server.connections, end)(asking(server))
     assert events(listening(server)) == []
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_only_who_has_accepted_is_told_that_the_other_is_gone(server: Server, accepted: bool) -> None:
+    listener = listening(server)
+    asks = asking(server)
+    assert events(listener) == [(Event.CONNECT_REQUEST, 0)]
+    asked = asks.peer
+    assert asked is not None
+    if accepted:
+        server.connections.accept(asked, Parameters(qp_num=6, valid=1), 9)
+    server.connections.destroy(asks)
+    assert asked.state is State.DISCONNECTED
+    assert events(listener)[1:] == ([(Event.DISCONNECTED, 0)] if accepted else [])

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support.clusters import boxes
+from support.live_laps import lap
 from support.live_pair import NEEDS_PROGRAMS, LiveTwin, free_port, listens
 
 pytestmark = NEEDS_PROGRAMS
@@ -113,3 +114,13 @@ def test_a_slow_link_of_the_spec_is_slow_for_programs(tmp_path: Path) -> None:
     done = subprocess.run([*asked, "--clock", "virtual"], capture_output=True, text=True, timeout=100, check=True)
     (rate, *_) = [float(line.split()[3]) for line in done.stdout.splitlines() if line.startswith(" 65536")]
     assert 190 < rate < 200
+
+
+def test_laps_of_programs_leave_nothing(live: LiveTwin) -> None:
+    """The short form of benchmarks/live_soak.py: sixteen programs at once, twice."""
+    laps = [lap(live, 8, seconds=5, count=50) for _ in range(2)]
+    for done in laps:
+        assert done.failed == ()
+        assert done.held == ()
+    assert laps[0].most_clients >= 8
+    assert laps[1].descriptors == laps[0].descriptors

@@ -222,11 +222,11 @@ def test_a_managers_quality_of_service_is_checked(spec):
         predict(spec(manager='subnet_manager: {qos_sl2vl: "0,1,2"},'))
 
 
-SLOW = 'congestion_control: {cc_ca_cong_setting_ccti_min: 1, cc_cct: "0:0,0:1"}'  # half of each link
+SLOW = 'congestion_control: {cc_ca_cong_setting_ccti_min: 1, cc_cct: "0:0,0:3"}'  # a quarter of each link
 
 
 def test_managers_take_other_settings_while_the_job_runs(spec):
-    """From the change on every adapter sends at half its rate: the earlier, the longer the job takes."""
+    """From the change on every adapter sends at a quarter of its rate: the earlier, the longer the job takes."""
 
     def end(manager):
         return predict(spec(manager=manager, batches=8)).trace.end_ps

@@ -181,3 +181,38 @@ def test_a_step_that_never_comes_is_said(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(ONE)
     with pytest.raises(SimulatedError, match="ended before step 3 of its optimizer"):
         ft.capture_program(tmp_path / "one.py", _spec(1), step=3)
+
+
+def test_outputs_that_are_known_are_those_that_an_operator_returns() -> None:
+    torch = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    from fabrictwin.torch.capture.known_outputs import KnownOutputs
+
+    ops, known, counts = torch.ops.aten, KnownOutputs(), Counter[bool]()
+    with FakeTensorMode():
+        a, whole = torch.empty(4, 6), torch.empty(4, 6, dtype=torch.int64)
+        calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
+            (ops.mm.default, (a, a.t()), {}),
+            (ops.add.Tensor, (a, a.t().contiguous().t()), {}),
+            (ops.add.Tensor, (whole, 1), {}),
+            (ops.add.Tensor, (whole, 1.0), {}),  # of another type, by a scalar that equals the one above
+            (ops.add.Tensor, (whole, True), {}),
+            (ops.sum.dim_IntList, (a, [1], True), {}),
+            (ops.sum.dim_IntList, (a, [1], False), {"dtype": torch.float64}),
+            (ops.cat.default, ([a, a],), {}),
+            (ops.t.default, (a,), {}),
+            (ops._unsafe_view.default, (a, [24]), {}),
+            (ops.mul_.Tensor, (a, 2.0), {}),
+        ]
+        for func, args, kwargs in (*calls, *calls):
+            truth = func(*args, **kwargs)
+            found = known.call(func, args, kwargs)
+            assert type(found) is FakeTensor
+            for one in (lambda x: x.shape, lambda x: x.stride(), lambda x: x.dtype, lambda x: x.device):
+                assert one(found) == one(truth), func
+            same = [x.untyped_storage()._cdata == a.untyped_storage()._cdata for x in (found, truth)]
+            assert same[0] == same[1], func
+            counts[same[0]] += 1
+    assert counts == {True: 6, False: 16}
+    assert sum(one is not None for one in known._found.values()) == 7

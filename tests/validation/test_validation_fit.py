@@ -150,7 +150,7 @@ def test_constants_are_put_into_the_spec():
     training = Training.model_validate(other.spec.workload["training"])
     assert (training.host.expert, training.scan_share, training.compute_share) == (
         400_000_000,
-        0.312,
+        0.362,
         None,
     )  # no states, and another set
     before = Training.model_validate(case.spec.workload["training"])
@@ -161,8 +161,8 @@ def test_constants_are_put_into_the_spec():
 def test_what_was_fitted_is_printed(fitter):
     found = fitter.fit_all()
     text = fit_text(found, fitter.shares())
-    assert "mbridge: eager_share 0.6 (declared 0.403)" in text
-    assert "(declared 350 us)" in text
+    assert "mbridge: eager_share 0.6 (declared 0.401)" in text
+    assert "(declared 235 us)" in text
     data = json.loads(fit_json(found, fitter.shares()))
     assert len(data["calibration"]) == len(found)
     assert f"typical: {data['shares']['typical']:g}" in text

@@ -157,6 +157,10 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
         """Return gloo's options, whose time is that of this group."""
         return self._gloo.options
 
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self._gloo._set_default_timeout(timeout)
+        self._timeout = timeout
+
     @property
     def supports_splitting(self) -> bool:
         """Return false: sub-groups rendezvous anew."""

@@ -25,12 +25,8 @@ def nested(tensors: Any) -> Any:
 
 
 def flat(tensors: Any) -> Any:
-    """Return the tensors of nested lists in one, as a call's result has them; other lists as they are."""
-    return (
-        tensors
-        if not tensors or isinstance(tensors[0], torch.Tensor)
-        else [one for each in tensors for one in each]
-    )
+    """Return the one list in a list, as a call's result has it; other lists as they are."""
+    return tensors[0] if len(tensors) == 1 and not isinstance(tensors[0], torch.Tensor) else tensors
 
 
 def held(tensors: Any) -> Any:

@@ -16,9 +16,7 @@ PAGE = """\
 What the twin's training steps are off by on what it was not shown: every row of the published set
 ([validation](validation.md) names the sources) is predicted with all rows like it left out, and every constant
 that rests on one of them fitted to the rest. `fabrictwin validate accuracy{by} --write docs/accuracy.md` makes
-this page; it takes minutes. Steps here have simple collectives (`run.collectives`), which constants were fitted
-with; with NCCL's choices, the default, the whole set is off by as much
-([validation](validation.md#what-it-says-now)).
+this page; it takes minutes.
 
 ```text
 {text}```

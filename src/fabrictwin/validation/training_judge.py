@@ -73,7 +73,7 @@ def _figures(spec: Spec) -> dict[str, float] | str:
 
 
 class Answers:
-    """Predictions of the twin for specs, each asked once; with simple collectives where constants are fitted."""
+    """Predictions of the twin for specs, each asked once; with simple collectives where these are asked for."""
 
     def __init__(
         self, fidelity: str, *, simple: bool = False, stage: Stage = silent, workers: int | str | None = 1

@@ -33,7 +33,8 @@ def validate() -> None:
 @click.option(
     "--collectives",
     type=click.Choice(["nccl", "simple"]),
-    help="How jobs communicate: nccl, but simple with --fit and --leave-out.",
+    default="nccl",
+    help="How jobs communicate: NCCL's choices, or rings over all adapters.",
 )
 @click.option("--rows", "every", is_flag=True, help="Print every row, not only the worst.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: every row, group and assumption.")
@@ -45,7 +46,7 @@ def training(
     match: str,
     leave_out: str,
     refit: bool,
-    collectives: str | None,
+    collectives: str,
     every: bool,
     as_json: bool,
     out: Path | None,
@@ -67,11 +68,9 @@ def training(
     measurements = read_data(find_data(data))
     found = cases(measurements)
     with Progress() as progress:
-        # constants that are there were fitted with simple collectives
-        fits = refit or leave_out
-        simple = collectives == "simple" or (collectives is None and bool(fits))
+        simple = collectives == "simple"
         answers = Answers(fidelity, simple=simple, stage=progress.stage, workers=workers)
-        if fits:
+        if refit or leave_out:
             if match:
                 raise ConfigError("calibration looks at all rows, expected no --match beside it", key="--match")
             if refit and leave_out:
@@ -134,7 +133,7 @@ def accuracy(
     measurements = read_data(find_data(data))
     rows = cases(measurements)
     with Progress() as progress:
-        answers = Answers("analytic", simple=True, stage=progress.stage, workers=workers)
+        answers = Answers("analytic", stage=progress.stage, workers=workers)
         outcomes = answers.of(rows)
         found = [
             held_out(one, measurements, rows, answers, progress.stage) for one in DIMENSIONS if by in ("", one)

@@ -49,6 +49,7 @@ class Identifier:
         self.backlog = 0
         self.pending = 0  # requests that nobody has accepted or rejected
         self.listener: Identifier | None = None
+        self.fresh = False  # a request that the program has not accepted: it has no number of the program's yet
         self.reuse = False
         self.traffic_class = 0
         self.ack_timeout = 0
@@ -120,8 +121,11 @@ class CmChannel:
     ) -> bool:
         """Queue an event. False: there are too many already, and it is lost.
 
-        Events are counted on the identifier that they are about, requests on the one that listens.
+        Events are counted on the identifier that they are about, requests on the one that listens. As in Linux
+        nothing is told of a new connection before it is accepted (ucma_event_handler() in its ucma.c).
         """
+        if about.fresh and event is not Event.CONNECT_REQUEST:
+            return True
         if len(self.events) >= QUEUED_EVENTS:
             return False
         uid = about.uid if uid is None else uid

@@ -220,7 +220,7 @@ class ConnectionManager:
         asked.listener, asked.peer, identifier.peer = listener, identifier, asked
         asked.adapter, asked.far = identifier.far, identifier.adapter
         asked.source, asked.target = identifier.target, identifier.source
-        asked.state = State.CONNECTING
+        asked.state, asked.fresh = State.CONNECTING, True
         seen = parameters.seen_from_peer()
         asked.responder_resources, asked.initiator_depth = seen.responder_resources, seen.initiator_depth
         asked.retries, asked.rnr_retries = identifier.retries, identifier.rnr_retries
@@ -248,7 +248,7 @@ class ConnectionManager:
             peer.channel.tell(peer, Event.ESTABLISHED, parameter=Parameters().pack())
             return
         if parameters.valid:
-            identifier.uid = uid
+            identifier.uid, identifier.fresh = uid, False
             identifier.own = parameters
         self._taken_up(identifier)
         if identifier.datagrams:

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from fabrictwin.base.errors import SimulatedError
 from fabrictwin.torch.capture.c10d_calls import FAMILIES, WAIT, CollectiveCall, arguments_of, calls_of
+from fabrictwin.torch.capture.known_outputs import KnownOutputs
 from fabrictwin.torch.capture.object_exchange import Exchange
 from fabrictwin.torch.device.tensor_memory import MEMORY
 from fabrictwin.torch.operator_recorder import record_operator, tensors_of
@@ -74,6 +75,7 @@ class CaptureMode(TorchDispatchMode):  # type: ignore[misc]
         self._numbers: dict[int, list[int]] = {}
         self._keys: dict[Any, str] = {}
         self._works: list[CapturedWork] = []  # c10d keeps their C++ part alone, which would wait for ever
+        self._outputs = KnownOutputs()
         self.zeros = 0  # values that were asked for
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -85,7 +87,7 @@ class CaptureMode(TorchDispatchMode):  # type: ignore[misc]
             return self._call(func, args, kwargs)
         if plain_operator(name) in ("item", "_local_scalar_dense"):
             return self._value(func, args, kwargs or {})
-        result = func(*args, **(kwargs or {}))
+        result = self._outputs.call(func, args, kwargs or {})
         made = tensors_of(result)
         if not OWN and all(type(one) in _PLAIN and one.device.type != "meta" for one in made):
             record_operator(self.recorder, func, args, kwargs, result)

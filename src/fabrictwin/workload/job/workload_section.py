@@ -107,10 +107,10 @@ class HostSide(Section):
     step: Duration = 0
     # the device waits for it in a layer with experts, forward: beside that, for each expert that a rank holds
     # (calibrated on Megatron-Bridge, docs/validation.md)
-    routing: Duration = 350_000_000
-    expert: Duration = 147_000_000
+    routing: Duration = 235_000_000
+    expert: Duration = 124_000_000
     # with overlap.experts, what it does for each expert of a layer: a third forward, the rest backward
-    interleaved: Duration = 960_000_000
+    interleaved: Duration = 949_000_000
 
 
 class WideLayers(Section):
@@ -158,9 +158,9 @@ class Training(Section):
     product_share: Annotated[float, Field(ge=0.1, le=10)] = 1.0
     wide_layers: WideLayers = WideLayers()
     # of what their products and bytes would take, what state-space kernels reach (calibrated, docs/validation.md)
-    scan_share: Annotated[float, Field(gt=0, le=1)] = 0.312
+    scan_share: Annotated[float, Field(gt=0, le=1)] = 0.362
     # of the memory's rate, what PyTorch's own kernels over mixed types or strides reach (calibrated)
-    eager_share: Annotated[float, Field(gt=0, le=1)] = 0.403
+    eager_share: Annotated[float, Field(gt=0, le=1)] = 0.401
     kernels: Literal["fused", "eager"] = (
         "fused"  # norms, activations and rotary positions: one kernel, or PyTorch's
     )
