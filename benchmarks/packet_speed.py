@@ -1,8 +1,10 @@
 """How fast the packet engine is: permutations of 2 MB over a three-tier fat-tree at 400 Gb/s.
 
-    python benchmarks/packet_speed.py [--hosts 1024] [--hosts 8192] [--ack-every 4] [--compile]
+    python benchmarks/packet_speed.py [--hosts 1024] [--hosts 8192] [--ack-every 4] [--parts 32] [--threads 2]
+        [--compile]
 
-CPU time of the event loop alone, one thread, everything on that the case names; compile time with `--compile`,
+CPU and wall time of the event loop alone, everything on that the case names, in as many parts as fabrics of that
+size have (or `--parts`) and on one thread (or `--threads`); compile time with `--compile`,
 in processes of their own with an empty and a filled cache. Next to each size the bare loop of `packet_bare.py`,
 in the same run. The permutation of 1,024 hosts is htsim's `perm_1024.cm`, flow for flow; others follow its rule.
 """
@@ -25,6 +27,7 @@ from packet_bare import bare  # noqa: E402
 from support import htsim_cases  # noqa: E402
 from support.packet_wiring import GBPS, US, done_us, fat_tree, infiniband, machine, roce, set_dcqcn  # noqa: E402
 
+from fabrictwin.kernel.packet.division import divide_ports, usual_parts  # noqa: E402
 from fabrictwin.kernel.packet.state import constants as s  # noqa: E402
 from fabrictwin.kernel.packet.state.state import nbytes  # noqa: E402
 
@@ -37,7 +40,7 @@ def permutation(hosts: int) -> list[tuple[int, int, int]]:
     return [(a, b, SIZE) for a, b in htsim_cases.permutation(hosts)]
 
 
-def play(hosts: int, kind: str, ack_every: int) -> None:
+def play(hosts: int, kind: str, arguments: argparse.Namespace) -> None:
     """One case, printed as one line."""
     common = {"balance": s.ADAPTIVE, "window_packets": 1024}
     if kind == "ethernet":
@@ -61,17 +64,22 @@ def play(hosts: int, kind: str, ack_every: int) -> None:
         reorder=s.NEVER,
         window_bytes=700_000,
         control=1 if kind == "ethernet" else 0,
-        ack_every=ack_every,
+        ack_every=arguments.ack_every,
         rto_ps=67_108 * US,
     )
     set_dcqcn(m)
-    begun = time.process_time()
+    parts = arguments.parts or usual_parts(hosts)
+    if parts > 1:
+        m.divide(divide_ports(m.wiring, parts))
+    m.threads = arguments.threads
+    begun, begun_wall = time.process_time(), time.perf_counter()
     m.run()
-    cpu = time.process_time() - begun
+    cpu, wall = time.process_time() - begun, time.perf_counter() - begun_wall
+    m.join()
     clock = m.state.clock[0]
     print(
         f"{hosts:6} {name:36} {int(clock.hops) / 1e6:8.2f} {int(clock.events) / 1e6:8.2f} {cpu:8.2f} "
-        f"{int(clock.hops) / cpu / 1e6:8.2f} {nbytes(m.state) / 1e6:8.0f} "
+        f"{wall:8.2f} {m.parts:5} {int(clock.hops) / cpu / 1e6:8.2f} {nbytes(m.state) / 1e6:8.0f} "
         f"{done_us(m).mean():9.2f} {done_us(m).max():9.2f} {int(clock.dropped):6}"
     )
 
@@ -107,7 +115,7 @@ def play_bare(hosts: int) -> None:
     cpu = time.process_time() - begun
     print(
         f"{hosts:6} {'bare loop: FIFO ports, fixed paths':36} {hops / 1e6:8.2f} {events / 1e6:8.2f} {cpu:8.2f} "
-        f"{hops / cpu / 1e6:8.2f} {'':8} {'':9} {end / US:9.2f}"
+        f"{'':8} {'':5} {hops / cpu / 1e6:8.2f} {'':8} {'':9} {end / US:9.2f}"
     )
 
 
@@ -141,20 +149,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--hosts", type=int, action="append", choices=sorted(ARITY))
     parser.add_argument("--ack-every", type=int, default=4)
+    parser.add_argument("--parts", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--compile", action="store_true")
     arguments = parser.parse_args()
     if arguments.compile:
         compile_time()
     play_quietly = machine(fat_tree(4), roce(), [(0, 1, 1000)])  # the compiler's time is not the loop's
+    play_quietly.divide(divide_ports(play_quietly.wiring, 4))
+    play_quietly.run()
+    play_quietly = machine(fat_tree(4), roce(), [(0, 1, 1000)])
     play_quietly.run()
     print(
-        f"{'hosts':>6} {'case':36} {'M hops':>8} {'M events':>8} {'CPU s':>8} {'M hops/s':>8} {'MB':>8} "
-        f"{'FCT mean':>9} {'max us':>9} {'drops':>6}"
+        f"{'hosts':>6} {'case':36} {'M hops':>8} {'M events':>8} {'CPU s':>8} {'wall s':>8} {'parts':>5} "
+        f"{'M hops/s':>8} {'MB':>8} {'FCT mean':>9} {'max us':>9} {'drops':>6}"
     )
     for hosts in arguments.hosts or [1024]:
         play_bare(hosts)
         for kind in ("ethernet", "infiniband"):
-            play(hosts, kind, arguments.ack_every)
+            play(hosts, kind, arguments)
 
 
 if __name__ == "__main__":

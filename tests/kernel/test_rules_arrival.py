@@ -538,12 +538,12 @@ def test_bytes_in_memory_complete_messages_in_order(monkeypatch):
     monkeypatch.setattr(receive, "free_packet", lambda state, p: freed.append(p))
     monkeypatch.setattr(receive, "pass_received", lambda state, qp, now: received.append(("passed", now)))
     tasks = [Record(psn_end=2, next=1), Record(psn_end=4, next=2), Record(psn_end=9, next=NONE)]
-    qp = Record(in_memory=1, noted=0, receiving=0, dst=6)
-    packet = Record(payload=700, extra=4)
+    qp = Record(in_memory=1, noted=0, dst=6)
+    packet = Record(payload=700, extra=4, sent_ps=0)  # of the first message, and fills the gap before the second
     clock = Record(delivered=10, payload_delivered=100)
     state = Record(packet={9: packet}, clock=[clock], task=tasks, endpoint={6: Record(deliver_ps=30)})
     receive.deliver(state, 9, qp, 100)
-    assert (received, qp.receiving, qp.in_memory) == ([(0, 130), (1, 130)], 2, 4)
+    assert (received, qp.in_memory) == ([(0, 130), (1, 130)], 4)
     receive.deliver(state, 9, qp, 200)  # nothing new
     assert (len(received), freed, clock.delivered, clock.payload_delivered) == (2, [9, 9], 12, 1500)
     qp.noted, packet.extra = 1, 5

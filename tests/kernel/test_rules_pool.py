@@ -43,16 +43,18 @@ def test_delivery_takes_time_at_an_adapter_and_none_inside_a_host():
 # ---------------------------------------------------------------------- taps
 
 
-def tapped(rows=12, *, kind=c.DATA, psn=5, noted=1):
+def tapped(rows=12, *, kind=c.DATA, psn=5, noted=1, task=1):
     table = [[77] * 16 for _ in range(rows)]
     tasks = [
-        Record(psn_start=0, psn_end=4, next=1, size_bytes=16_000),
-        Record(psn_start=4, psn_end=9, next=NONE, size_bytes=20_000),
-        Record(psn_start=9, psn_end=12, next=NONE, size_bytes=9_000),
+        Record(psn_start=0, psn_end=4, next=1, size_bytes=16_000, qp=2),
+        Record(psn_start=4, psn_end=9, next=NONE, size_bytes=20_000, qp=2),
+        Record(psn_start=9, psn_end=12, next=NONE, size_bytes=9_000, qp=2),
     ]
     packet = Record(
-        kind=kind, qp=2, psn=psn, payload=4096, wire=4178, marks=6, sl=3, vl=1, extra=99, entropy=4321,
+        kind=kind, qp=2, psn=psn, payload=4096, wire=4178, marks=6, sl=3, vl=1, extra=99, entropy=4321, sent_ps=50,
     )  # fmt: skip
+    if not noted:  # a packet names its task
+        packet.extra = task
     state = Record(
         clock=[Record(tapped=0, grow=0)], packet={8: packet}, tap=table, task=tasks,
         qp={2: Record(head=0, receiving=2, noted=noted)}, note=[Record(message=500 + t) for t in range(3)],
@@ -68,13 +70,27 @@ def tapped(rows=12, *, kind=c.DATA, psn=5, noted=1):
 )  # fmt: skip
 @pytest.mark.parametrize("noted", [0, 1])
 def test_a_row_of_a_tap_is_a_packet_and_its_message(psn, of, noted):
-    """At the sender its chain knows the message, at the receiver that of what is not in memory."""
-    state, table = tapped(psn=psn, noted=noted)
+    """At the sender its chain knows the message, at the receiver that of what is not in memory; or the packet."""
+    task = min(sum(psn >= end for end in (4, 9, 12)), 2)
+    state, table = tapped(psn=psn, noted=noted, task=task)
     tap.record(state, 6, 8, 1, 1000)
     start, size, message = of
-    expected = [1000, 6, 1, c.DATA, 2, psn, 4096, 4178, 6, 3, 1, 99, start, size, message if noted else NONE, 4321]
-    assert table[0] == expected
+    extra = 99 if noted else task
+    of = [start, size, message if noted else NONE]
+    assert table[0] == [1000, 6, 1, c.DATA, 2, psn, 4096, 4178, 6, 3, 1, extra, *of, 4321]
     assert state.clock[0].tapped == 1
+
+
+@plain
+def test_past_the_adapter_a_packet_names_its_task_elsewhere_and_a_late_one_none():
+    state, table = tapped(noted=0)
+    packet = state.packet[8]
+    packet.marks, packet.extra, packet.sent_ps = c.ARRIVED, 9, 1
+    tap.record(state, 6, 8, 1, 1000)
+    assert table[0][12:15] == [4, 20_000, NONE]
+    state.task[1].qp = 3  # another's by now
+    tap.record(state, 6, 8, 1, 1000)
+    assert table[1][12:15] == [NONE, 4096, NONE]
 
 
 @plain
@@ -181,9 +197,9 @@ def test_giving_up_ends_messages_or_tasks(monkeypatch, noted):
         "RC UC UD RESPONSES",
         "POST REFUSE CLOSE",
         "DELAY MESSAGE TURNSTILE",
-        "WAITING POSTED RECEIVED DONE FAILED",
+        "WAITING POSTED DONE FAILED",
         "IDLE REACHED FINISHED STALLED GROW_LANES GROW_HEAP GROW_PACKETS OVERFLOW UNROUTABLE MESSAGE_EVENT"
-        " TAP_FULL SLICED",
+        " TAP_FULL SLICED CALLED GROW_MAIL",
     ],
 )
 def test_codes_count_from_zero(names):
@@ -195,7 +211,7 @@ def test_codes_count_from_zero(names):
     [
         "ECN FIRST LAST ARRIVED RETRY REQUEST",
         "ENDPOINT INPUT_QUEUED SHARED CUT_THROUGH CONFIGURED",
-        "CREDIT PFC STORE INTERNAL DOWN REPLAY TAPPED FAULTY BY_INPUT ARBITRATED RULED",
+        "CREDIT PFC STORE INTERNAL DOWN REPLAY TAPPED FAULTY BY_INPUT ARBITRATED RULED STARVES CROSSES",
         "REPORT_BEGIN REPORT_ARRIVED REPORT_ENDED AT_ADAPTER QUIET TAKES_FIRST TAKES_LAST",
     ],
 )

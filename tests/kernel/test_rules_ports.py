@@ -210,6 +210,9 @@ def test_a_link_repairs_its_errors_for_a_round_trip_each(monkeypatch, replays):
     pushed: list[tuple[int, int]] = []
     monkeypatch.setattr(transmit, "draw", lambda clock: next(drawn))
     monkeypatch.setattr(transmit, "push", lambda state, lane, time, what: pushed.append((lane, time)))
+    monkeypatch.setattr(
+        transmit, "push_to_peer", lambda state, port, lane, time, what: pushed.append((lane, time))
+    )
     monkeypatch.setattr(transmit, "choose", lambda state, at, port, now: 5)
     packet = Record(wire=1024, payload=1000, slot=8)
     port = Record(

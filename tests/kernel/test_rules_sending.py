@@ -133,7 +133,9 @@ def test_a_packet_is_its_queue_pair_s(monkeypatch):
         "kind": c.DATA, "qp": 0, "psn": 1, "sent_ps": 70, "dst": 7, "wire": FULL, "payload": 4096, "sl": 5,
         "vl": 1,
         "hop": 3, "hop_end": 4, "entropy": 99, "marks": 0,
+        "extra": 0,
     }  # fmt: skip
+    assert [p.extra for p in rows] == [0] * 4 + [1] * 6  # tasks
     assert [p.payload for p in rows] == [4096, 4096, 4096, 100, *[4096] * 5, 100]
     assert [p.wire - p.payload for p in rows] == [90, 82, 82, 82, 90, *[82] * 5]
     assert [p.marks for p in rows] == [c.FIRST, 0, 0, c.LAST, c.FIRST, 0, 0, 0, 0, c.LAST]
@@ -391,6 +393,9 @@ def test_the_lifetime_of_a_head_is_watched_once(monkeypatch, scheduled):
 def test_a_packet_is_on_the_wire_for_its_bytes(monkeypatch, wire, payload, traits, size, lanes_):
     pushed = []
     monkeypatch.setattr(transmit, "push", lambda state, lane, time, what: pushed.append((lane, time, what)))
+    monkeypatch.setattr(
+        transmit, "push_to_peer", lambda state, port, lane, time, what: pushed.append((lane, time, what))
+    )
     monkeypatch.setattr(transmit, "choose", lambda state, at, port, now: 5)
     port = Record(
         busy=0, control_head=NONE, wait_since=NONE, wait_ps=7, traits=traits, ps_q=20 << 20, full_bytes=4178,
@@ -415,7 +420,8 @@ def test_a_packet_is_on_the_wire_for_its_bytes(monkeypatch, wire, payload, trait
 @plain
 def test_pause_frames_go_first(monkeypatch):
     pushed = []
-    monkeypatch.setattr(transmit, "push", lambda state, lane, time, what: pushed.append(what & VALUE_MASK))
+    for name in ("push", "push_to_peer"):
+        monkeypatch.setattr(transmit, name, lambda *given: pushed.append(given[-1] & VALUE_MASK))
     monkeypatch.setattr(transmit, "choose", lambda *given: pytest.fail("a queue was asked"))
     port = Record(
         busy=0, control_head=3, wait_since=NONE, wait_ps=0, traits=0, ps_q=1 << 20, full_bytes=1, ack_bytes=2,

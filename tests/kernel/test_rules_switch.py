@@ -270,7 +270,9 @@ def test_pauses_are_renewed_while_they_last(monkeypatch, scheduled):
 @plain
 def test_credits_are_returned_in_batches(monkeypatch):
     sent: list[tuple] = []
-    monkeypatch.setattr(buffer, "push", lambda state, lane, time, what: sent.append((lane, time, what)))
+    monkeypatch.setattr(
+        buffer, "push_to_peer", lambda state, port, lane, time, what: sent.append((lane, time, what))
+    )
     inlet = Record(held=100, unreturned=0, batch=4)
     port = Record(lane_credit=8, credit_ps=30, peer=17, traits=0)
     state = Record(inlet={13: inlet}, settings=[Record(vl_bits=2)], port={3: port})

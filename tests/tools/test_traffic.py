@@ -282,3 +282,67 @@ def test_what_traffic_would_hold_is_refused_with_the_figure():
     )
     with pytest.raises(ConfigError, match=r"of memory, the limit is 256 MiB: cut it"):
         play_traffic(pattern, fabric, routes, options_with(memory_limit_bytes=256 << 20))
+
+
+# some flows start later than others, and meet
+_LATER = [(8 * a, 8 * ((a * 5 + 3) % 16), a % 3 * 4_000_000, 300_000) for a in range(16) if (a * 5 + 3) % 16 != a]
+_MEETING = [(8 * a, 0, 9_000_000, a * 10_000) for a in range(8, 16)]
+DIVIDED = f"Nodes 128\nConnections {len(_LATER + _MEETING)}\n" + "".join(
+    f"{a}->{b} id {i} start {at} size {size}\n" for i, (a, b, at, size) in enumerate(_LATER + _MEETING, 1)
+)
+
+
+def played_in(tmp_path, text=DIVIDED, **options):
+    """Flows over a small fat-tree in so many parts, as times and totals."""
+    fabric, routes = cases.network(8)
+    path = write(tmp_path, text)
+    return play_traffic(read_traffic(path), fabric, routes, options_with(**options))
+
+
+def test_threads_change_no_time_and_no_count(tmp_path):
+    one = played_in(tmp_path, parts=4, threads=1)
+    engine = one.engine
+    assert engine.network.machine.parts == 4
+    for threads in (2, 3, 8):
+        other = played_in(tmp_path, parts=4, threads=threads)
+        assert other.summary() == one.summary()
+        assert other.done_ps.tolist() == one.done_ps.tolist()
+        for name, count in engine.packets.port_counters().items():
+            assert other.engine.packets.port_counters()[name].tolist() == count.tolist(), name
+
+
+def test_parts_are_near_the_whole_and_flows_start_when_told(tmp_path):
+    whole, parts = played_in(tmp_path), played_in(tmp_path, parts=4)
+    assert whole.engine.network.machine.parts == 1
+    assert parts.start_ps.tolist() == whole.start_ps.tolist()
+    assert parts.summary()["bytes"] == whole.summary()["bytes"]
+    mean = whole.summary()["completion_us"]["mean"]
+    assert parts.summary()["completion_us"]["mean"] == pytest.approx(mean, rel=0.05)
+    assert parts.unloaded_ps.tolist() == whole.unloaded_ps.tolist()
+
+
+def test_what_is_played_in_one_part_refuses_more(tmp_path):
+    with pytest.raises(ConfigError, match="got 4 parts with transfers that start others"):
+        played_in(tmp_path, WAITING.replace("Nodes 8", "Nodes 16") + "trigger id 1 multishot\n", parts=4)
+    assert (played_in(tmp_path, WAITING + "trigger id 1 multishot\n").completion_ps > 0).all()
+
+
+def test_the_command_line_takes_threads_and_the_spec_parts(tmp_path, capsys):
+    from fabrictwin.cli import main
+
+    path, spec = tmp_path / "one.cm", tmp_path / "spec.yaml"
+    path.write_text(
+        "Nodes 4\nConnections 3\n" + "".join(f"{a}->0 id {a} start 0 size 900000\n" for a in (1, 2, 3))
+    )
+    spec.write_text(
+        "schema: 1\nname: four\ncluster:\n  hosts: {type: pcie-box, count: 4}\n  network:\n"
+        "    technology: infiniband\n    topology: {kind: single-switch}\n    switch: qm8700\n"
+        "run:\n  fidelity: packet\n  packet: {parts: 3}\n"
+    )
+    said = []
+    for threads in ("1", "2"):
+        assert main(["traffic", str(path), "--cluster", str(spec), "--json", "--threads", threads]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert main(["traffic", str(path), "--cluster", str(spec), "--pcap", str(tmp_path / "a.pcapng")]) == 2
+    assert "got 3 parts with captures, which are played in one" in capsys.readouterr().err

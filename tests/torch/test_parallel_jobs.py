@@ -156,6 +156,9 @@ dist.init_process_group("nccl")
 wraps = TwoTensor(torch.full((4,), rank + 1.0), torch.full((4,), 10.0 * (rank + 1)))
 dist.all_reduce(wraps, op=ReduceOp.AVG)
 assert wraps.a.eq(1.5).all() and wraps.b.eq(15.0).all()
+pair = [TwoTensor(torch.full((4,), k + 1.0), torch.full((4,), k + 5.0)) for k in range(2)]
+dist.scatter(wraps, pair if dist.get_rank() == 0 else None, src=0)
+assert wraps.a.eq(dist.get_rank() + 1.0).all() and wraps.b.eq(dist.get_rank() + 5.0).all()
 made = []
 thread = threading.Thread(target=lambda: made.append(torch.ones(2, device="cuda")))
 thread.start(); thread.join()
@@ -168,7 +171,7 @@ def test_groups_bear_the_names_that_a_program_gives_and_can_be_made_anew(spec: f
     (tmp_path / "names.py").write_text(NAMES)
     found = _run(spec, 2, tmp_path / "names.py")
     calls = sum(row["calls"] for row in found.communications)
-    assert calls == 4 * 10 + 2  # of each of four worlds, all recorded, and of what a tensor wraps
+    assert calls == 4 * 10 + 4  # of each of four worlds, all recorded, and of what a tensor wraps
 
 
 @pytest.mark.second

@@ -425,6 +425,14 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
         opts, size = options("ScatterOptions", opts, root=root, timeout=timeout), size_of(outputs) * self.size()
         if not outputs:
             return self._gloo.scatter(outputs, inputs, opts)  # which says what is wrong
+        parts = held(outputs)
+        if parts is not outputs:
+            given = [held([one]) for one in flat(inputs)] if inputs else []
+            each = [
+                self.scatter(one, [mine[k] for mine in given], root=opts.rootRank, timeout=opts.timeout)
+                for k, one in enumerate(parts)
+            ]
+            return RecordedWork(None, outputs, None, self._all_of(each))
         posted = self._recorded("scatter", size, first_of(outputs), opts.rootRank)
         return RecordedWork(self._gloo.scatter(outputs, inputs, opts), outputs, posted, None)
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 @click.option("--selective", is_flag=True, help="Selective repeat instead of go-back-N.")
 @click.option("--store-and-forward", is_flag=True, help="Switches take packets in whole before they pass them on.")
 @number("--ack-every", least=1, most=256, help="Packets an acknowledgement.")
+@number("--threads", least=1, most=1024, help="Threads that play a large fabric; otherwise as many as cores.")
 @number("--service-level", least=0, most=15, help="Service level of all flows.")
 @number("--tune", least=0, most=10_000, help="Look for DCQCN's parameters: named sets, and so many drawn ones.")
 @click.option("--kept", type=FILE, metavar="FILE", help="With --tune: keep what is done, to go on from.")
@@ -61,6 +62,7 @@ def traffic(
     selective: bool,
     store_and_forward: bool,
     ack_every: int | None,
+    threads: int | None,
     service_level: int | None,
     tune: int | None,
     kept: Path | None,
@@ -89,6 +91,7 @@ def traffic(
         "retransmission": "selective" if selective else None,
         "store_and_forward": store_and_forward or None,
         "ack_every": ack_every,
+        "threads": threads,
         "service_level": service_level,
         "seed": seed,
     }

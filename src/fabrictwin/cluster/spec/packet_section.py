@@ -103,6 +103,7 @@ class Packet(Model):
     memory_limit: Size | None = None
     packet_limit: Annotated[int, _whole(1, 10**15)] | None = None
     message_limit: Annotated[int, _whole(1, 10**9)] | None = None
+    parts: Annotated[int, _whole(1, 64)] | None = None  # of the fabric, played side by side
 
     @model_validator(mode="before")
     @classmethod

@@ -105,6 +105,7 @@ class PacketEngine:
 
     def _messages(self) -> PacketMessages:
         if self.messages is None:
+            self.network.keep_whole("single messages")
             self.messages = PacketMessages(self.network, self.observer)
             self.messages.begin_at(self._now)
         return self.messages
@@ -244,6 +245,7 @@ class NetworkPackets:
     def observe(self, observer: Observer, ports: Sequence[int], drain: Callable[[Any], None]) -> None:
         """Tell an observer of queue pairs and messages, and hand what ports see to `drain`."""
         engine = self._engine
+        self.network.keep_whole("captures")
         engine.observer = observer
         self.network.machine.tap(sorted(ports), drain)
         self.network.connections.on_connect = observer.connected

@@ -81,6 +81,7 @@ class PacketOperations:
         from fabrictwin.kernel.packet.state import constants as s
         from fabrictwin.kernel.packet.task_columns import make_tasks
 
+        self.network.keep_whole("programs")
         machine = self.network.machine
         n, base_op, base_task = len(operations), len(self), machine.tasks
         expanded: dict[int, list[Sends]] = {}

@@ -41,21 +41,40 @@ class PacketTransfers:
         )
         ends = zip(transfers.source.tolist(), transfers.target.tolist(), levels, strict=True)
         first = connections.connect([connections.remote(a, b, sl=level) for a, b, level in ends])
-        gates = transfers.gates
+        starts = start_times(transfers)
+        if starts is None:
+            network.keep_whole("transfers that start others")
+        else:
+            network.divide()
+        # a message's clock starts when it is posted
+        post_ps = network.fabric.nic_post_ps[transfers.source]
+        machine = network.machine
+        if starts is not None and machine.parts > 1:
+            self._first = machine.add_tasks(
+                np.full(n, s.MESSAGE), first + np.arange(n), transfers.size_bytes, post_ps, start=False
+            )
+            machine.begin_at(self._first, machine.now + starts)
+        else:
+            self._first = self._add_gated(transfers, first)
+        self._count = n
+
+    def _add_gated(self, transfers: Transfers, first: int) -> int:
+        """Add a task for each transfer and one for each gate, which it waits for; returns the first."""
+        from fabrictwin.kernel.packet.state import constants as s
+
+        gates, n = transfers.gates, len(transfers)
         kind = [s.MESSAGE] * n + [s.TURNSTILE if gate.one_each else s.DELAY for gate in gates]
         size = transfers.size_bytes.tolist() + [0] * len(gates)
-        # a message's clock starts when it is posted: a task of its own waits for its gate
-        delay = network.fabric.nic_post_ps[transfers.source].tolist() + [gate.delay_ps for gate in gates]
+        delay = self.network.fabric.nic_post_ps[transfers.source].tolist() + [gate.delay_ps for gate in gates]
         received: list[tuple[int, int]] = []
         acknowledged: list[tuple[int, int]] = []
         for task, gate in enumerate(gates, n):
             received += [(task, cause) for cause in gate.received] + [(waiting, task) for waiting in gate.waiting]
             acknowledged += [(task, cause) for cause in gate.acknowledged]
         queue_pair = [*range(first, first + n), *([0] * len(gates))]
-        self._first = network.machine.add_tasks(
+        return self.network.machine.add_tasks(
             kind, queue_pair, size, delay, after=_columns(received), after_done=_columns(acknowledged)
         )
-        self._count = n
 
     def times(self) -> TransferTimes:
         """Times in ps at which each started, was received and was done; NONE where it was not."""
@@ -66,6 +85,17 @@ class PacketTransfers:
         return TransferTimes(
             task.start_ps.astype(np.int64), task.received_ps.astype(np.int64), done.astype(np.int64)
         )
+
+
+def start_times(transfers: Transfers) -> I64 | None:
+    """Return [T] when each starts in ps after the post, None where some wait for others."""
+    starts = np.zeros(len(transfers), np.int64)
+    for gate in transfers.gates:
+        if gate.one_each or gate.received or gate.acknowledged:
+            return None
+        waiting = np.array(gate.waiting, np.int64)
+        starts[waiting] = np.maximum(starts[waiting], gate.delay_ps)
+    return starts
 
 
 def _columns(pairs: list[tuple[int, int]]) -> tuple[I64, I64]:

@@ -11,15 +11,17 @@ With the JIT off nothing changes: the NamedTuple itself is passed. So it is with
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import config, types
 from numba.core import cgutils
 from numba.core.typing.templates import AttributeTemplate
 from numba.extending import (
     NativeValue,
     infer_getattr,
+    intrinsic,
     lower_getattr_generic,
     models,
     register_model,
@@ -133,3 +135,31 @@ def _member(context, builder, table, words, field):
     ):
         view = model.set(builder, view, value, name)
     return view
+
+
+if config.DISABLE_JIT or PLAIN:
+
+    def addresses(tables: Any) -> Any:
+        """Return what `table_at` finds them by."""
+        return tables
+
+    def table_at(like, found, index):
+        """Return one of several tuples."""
+        return found[index]
+
+else:
+
+    def addresses(tables: Any) -> Any:
+        """Return int64 addresses of tuples, all of one type, which must live as long as these are used."""
+        return np.array([each.table.ctypes.data for each in tables], np.int64)
+
+    @intrinsic
+    def table_at(typingctx, like, found, index):
+        """Return one of several tuples of the type of `like` by its address."""
+
+        def codegen(context, builder, signature, args):
+            view = context.make_array(signature.args[1])(context, builder, args[1])
+            at = context.cast(builder, args[2], signature.args[2], types.intp)
+            return builder.inttoptr(builder.load(builder.gep(view.data, [at])), _WORD.as_pointer())
+
+        return like(like, found, index), codegen

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numba
 from numba import config, types
+from numba.extending import register_jitable
 
 from fabrictwin.kernel.jit.cache_folder import cache_folder
 from fabrictwin.kernel.jit.embedding import PartCompiler
@@ -90,3 +91,9 @@ outlined = _called(_nrt=False)
 
 # An entry point whose whole call tree allocates nothing.
 hot_entry = entry if PLAIN else numba.njit(cache=True, nogil=True, _nrt=False)
+
+# Of several states, reached by their addresses (`by_reference.table_at`); without addresses these stay Python's,
+# and what they and compiled code call is both.
+across = (lambda function: function) if PLAIN else outlined
+across_entry = (lambda function: function) if PLAIN else hot_entry
+across_helper = register_jitable if PLAIN else helper

@@ -89,12 +89,19 @@ def _put(state, at, time, sequence, what):
 def push_heap(state, time, what):
     """Schedule what has no constant delay."""
     clock = state.clock[0]
+    sequence = clock.sequence
+    clock.sequence = sequence + 1
+    insert(state, time, sequence, what)
+
+
+@helper
+def insert(state, time, sequence, what):
+    """Put an event into the heap; at one time the lower sequence comes first."""
+    clock = state.clock[0]
     n = clock.heap
     if n >= len(state.heap):
         clock.grow = OVERFLOW
         return
-    sequence = clock.sequence
-    clock.sequence = sequence + 1
     at = n
     while at > 0:
         up = (at - 1) >> 2

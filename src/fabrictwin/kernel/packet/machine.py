@@ -13,7 +13,8 @@ from fabrictwin.kernel.packet.congestion import ALGORITHMS, Control, ibcc
 from fabrictwin.kernel.packet.connection import Connection
 from fabrictwin.kernel.packet.events import KIND_SHIFT, QueueEvent
 from fabrictwin.kernel.packet.invariants import Blocked, find_deadlock, pending
-from fabrictwin.kernel.packet.loop import begin, kick_all, ready_all, run
+from fabrictwin.kernel.packet.loop import begin, begin_at, kick_all, ready_all, run
+from fabrictwin.kernel.packet.parts import Parts, seeds_of, window_ps
 from fabrictwin.kernel.packet.state import build as b
 from fabrictwin.kernel.packet.state import constants as s
 from fabrictwin.kernel.packet.state.build import Wiring
@@ -42,7 +43,14 @@ _COLUMNS = {
     "pacing": {name: name for name in ("control", "message_ps")},
     "delivery": {name: name for name in ("service", "receives", "noted", "late_ps")},
 }
-_GREW = (s.GROW_PACKETS, s.GROW_HEAP, s.GROW_LANES, s.TAP_FULL)
+# what grows by each status
+_GROWS: dict[int, tuple[str, Callable[[State], State]]] = {
+    s.GROW_PACKETS: ("packet", lambda state: b.add_packets(state, len(state.packet))),
+    s.GROW_HEAP: ("heap", b.grow_heap),
+    s.GROW_LANES: ("event", b.grow_lanes),
+    s.GROW_MAIL: ("mail", b.grow_mail),
+}
+_GREW = (*_GROWS, s.TAP_FULL)
 
 
 class MachineError(Exception):
@@ -72,13 +80,55 @@ class Machine:
         self._successors = 0
         self._stuck = self._done = 0
         self.has_congestion_tables = False
+        self.threads = 1
+        self.shuffle: Any = None  # [parts] the order in which they are played, None: as they are numbered
+        self._division: Any = None  # [P] the part of each port, None: there is one
+        self._parts: Parts | None = None  # while time runs
+        self._random: list[int] = []
 
     @property
     def now(self) -> int:
         return int(self.state.clock[0].now)
 
+    @property
+    def parts(self) -> int:
+        """The number of parts in which the fabric is played."""
+        return 1 if self._division is None else int(self._division.max()) + 1
+
+    def divide(self, part: Any) -> None:
+        """Play the fabric in parts from now on: `part` [P] is that of each port.
+
+        What is a part's alone is played there, messages between queue pairs and all that befalls them; whatever
+        else is asked for later (tasks that wait for others, single messages, taps, InfiniBand's congestion
+        control) ends the division. Raises ValueError for parts that cannot be played apart.
+        """
+        self.join()
+        window_ps(self.state.port, part)
+        task = self.state.task[: self.tasks]
+        if self.has_congestion_tables or len(self.state.note) > 1 or self.drain_tap is not None or _linked(task):
+            return
+        self._division = part
+        self._random = seeds_of(int(self.state.clock[0].random), self.parts)
+
+    def join(self) -> None:
+        """Let `state` be all there is: the parts are one until time runs again."""
+        if self._parts is not None:
+            self._random = self._parts.random
+            self.state, self._parts = self._parts.join(self.state), None
+
+    def _undivide(self) -> None:
+        self.join()
+        self._division = None
+
+    def _begin_parts(self) -> Parts:
+        short = self.parts * 2 * s.PACKET_MARGIN - int(self.state.clock[0].free)
+        if short > 0:
+            self.state = b.add_packets(self.state, short)
+        return Parts(self.state, self.config, self._division, self._random)
+
     def add_queue_pairs(self, connections: list[Connection]) -> int:
         """Append queue pairs; returns the number of the first."""
+        self.join()
         first, n = self.queue_pairs, len(connections)
         qp = _room(self.state.qp, first, n)
         hops = self._fill(qp[first : first + n], connections)
@@ -103,6 +153,7 @@ class Machine:
 
     def reuse_queue_pair(self, q: int, connection: Connection) -> None:
         """Another connection in place of one that is closed and of which nothing is left."""
+        self.join()
         records_ = self.state.qp[q : q + 1]
         records_[:] = np.zeros(1, qp_dtype)
         hops = self._fill(records_, [connection])
@@ -166,6 +217,7 @@ class Machine:
         if self.has_congestion_tables:
             return
         self.has_congestion_tables = True
+        self._undivide()
         ends, qp = len(self.state.endpoint), self.state.qp
         self.state = self.state._replace(
             ibcc=_longer_records(self.state.ibcc, max(len(qp), 1)),
@@ -201,6 +253,7 @@ class Machine:
 
     def reserve(self, tasks: int, successors: int) -> Place:
         """Make room for so many tasks that are yet to be placed, and their successors."""
+        self.join()
         place = Place(self.tasks, self._successors)
         self.tasks += tasks
         self._successors += successors
@@ -215,6 +268,9 @@ class Machine:
 
     def place(self, tasks: Tasks, place: Place, *, then: int = s.NONE, start: bool = True) -> None:
         """Put tasks where there is room for them; `then` is the task elsewhere that waits for some of them."""
+        self.join()
+        if _linked(tasks.task) or then != s.NONE:
+            self._undivide()
         first, n = place.task, len(tasks.task)
         new = self.state.task[first : first + n]
         new[:] = tasks.task
@@ -228,7 +284,13 @@ class Machine:
 
     def begin(self, task: int) -> None:
         """Start a task now if it waits for nothing."""
+        self.join()
         begin(self.state, task, task + 1, self.now)
+
+    def begin_at(self, first: int, times: Any) -> None:
+        """Start tasks, from the first on, at these times if they wait for nothing."""
+        self.join()
+        begin_at(self.state, first, np.asarray(times, np.int64))
 
     def is_done(self, place: Place, count: int) -> bool:
         """Return True where both ends of so many tasks are done, so that others may take their place."""
@@ -237,6 +299,7 @@ class Machine:
 
     def add_messages(self, count: int) -> None:
         """Room for so many more single messages at once."""
+        self._undivide()
         first = self.tasks
         self.tasks += count
         task, note = _room(self.state.task, first, count), _room(self.state.note, first, count)
@@ -272,7 +335,7 @@ class Machine:
             left = min(end - int(self.state.clock[0].events), s.SLICE_EVENTS)
             if left <= 0:
                 return s.SLICED
-            status = int(run(self.state, until, not drain, left))
+            status = self._play(until, not drain, left)
             if self.state.clock[0].called != s.NONE:
                 self._answer_call()
                 if self.state.clock[0].message_events:
@@ -283,15 +346,8 @@ class Machine:
                 return status
             if status == s.TAP_FULL:
                 self.read_tap()
-            elif status == s.GROW_PACKETS:
-                self.check_memory(self.state.packet.nbytes)
-                self.state = b.add_packets(self.state, len(self.state.packet))
-            elif status == s.GROW_HEAP:
-                self.check_memory(self.state.heap.nbytes)
-                self.state = b.grow_heap(self.state)
-            elif status == s.GROW_LANES:
-                self.check_memory(self.state.event.nbytes)
-                self.state = b.grow_lanes(self.state)
+            elif status in _GROWS:
+                self._grow(status)
             elif status == s.OVERFLOW:
                 raise MachineError("more was scheduled in one event than any margin allows")
             elif status == s.UNROUTABLE and self.drops_unroutable:
@@ -299,6 +355,7 @@ class Machine:
             elif status == s.UNROUTABLE:
                 raise MachineError(f"no way to endpoint {int(self.state.clock[0].unroutable)}")
             elif status == s.STALLED or (status == s.IDLE and self.state.clock[0].open > 0):
+                self.join()
                 # nothing moves; unless lanes wait for each other for ever, a timer will help
                 self.deadlock = find_deadlock(self.state)
                 lasting = self.deadlock is not None and self.config.forwarding.hoq_ps == 0
@@ -307,6 +364,26 @@ class Machine:
                     return s.STALLED
             else:
                 return status
+
+    def _play(self, until: int, stop_when_done: bool, budget: int) -> int:
+        """Run the compiled loop, over the whole or over its parts."""
+        if self._division is None:
+            return int(run(self.state, until, stop_when_done, budget))
+        if self._parts is None:
+            self._parts = self._begin_parts()
+        order = np.arange(self.parts) if self.shuffle is None else self.shuffle
+        return self._parts.run(self.state, (until, stop_when_done, budget), order, self.threads)
+
+    def _grow(self, status: int) -> None:
+        """Make more room for what is short, in the part that it is short in."""
+        name, grow = _GROWS[status]
+        self.check_memory(getattr(self.state if self._parts is None else self._parts.short, name).nbytes)
+        if self._parts is None:
+            self.state = grow(self.state)
+        elif status == s.GROW_PACKETS:
+            self._parts.grow_packets()
+        else:
+            self._parts.grow(grow)
 
     def _answer_call(self) -> None:
         clock = self.state.clock[0]
@@ -337,12 +414,14 @@ class Machine:
 
     def storm(self, port: int, lane: int, on: bool) -> None:
         """Let a port pause its peer on a lane without end from now on, or end that."""
+        self.join()
         force_pause(self.state, port * self.config.lanes + lane, on, self.now)
 
     def tap(self, ports: list[int], drain: Callable[[Any], None]) -> None:
         """Record what these ports send and receive from now on; `drain` is given rows, columns as in `tap`."""
         from fabrictwin.kernel.packet.tap import TAP_MARGIN
 
+        self._undivide()
         self.drain_tap = drain
         rows = 2 * len(self.state.port) + 8 * TAP_MARGIN
         self.state = self.state._replace(tap=np.zeros((rows, s.TAP_COLUMNS), np.int64))
@@ -358,12 +437,13 @@ class Machine:
 
     def check_memory(self, more: int) -> None:
         """Raises OutOfMemoryError where the arrays and `more` bytes are above the limit."""
-        needed = nbytes(self.state) + more
+        needed = nbytes(self.state) + more + (0 if self._parts is None else self._parts.nbytes)
         if needed > self.limit_bytes:
             raise OutOfMemoryError(f"needs {needed} bytes, the limit is {self.limit_bytes}")
 
     def set_rate(self, port: int, bps: int) -> None:
         """The directed link of `port` runs at another rate from now on; 0 takes it down."""
+        self.join()
         record = self.state.port[port]
         if bps <= 0:
             if not record.traits & s.DOWN:
@@ -373,6 +453,9 @@ class Machine:
             if record.traits & s.DOWN:
                 record.traits &= ~s.DOWN
                 self.state.queued[port] -= s.OUT_OF_REACH
+                lanes = self.config.lanes
+                for lane, q in enumerate(self.state.outlet.ready_head[port * lanes : (port + 1) * lanes]):
+                    record.backlog |= (q != s.NONE) << lane  # queue pairs waited for the link
             record.ps_q = int(b.rate_to_q(bps))
             for name in ("lane_tx_full", "lane_tx_ack", "lane_arrive_full", "lane_arrive_ack"):
                 record[name] = s.NONE
@@ -385,6 +468,7 @@ class Machine:
 
         What waits for a port already stays there.
         """
+        self.join()
         if not self._owns_tables:  # what it was built from stays as it is
             self.state = self.state._replace(lft=self.state.lft.copy())
             self._owns_tables = True
@@ -393,6 +477,7 @@ class Machine:
 
     def set_virtual_lanes(self, lanes: VirtualLanes) -> None:
         """Ports map service levels to lanes and arbitrate by these from now on; what waits stays in its lane."""
+        self.join()
         state, n = self.state, len(self.state.port)
         v = self.config.lanes
         state.port.traits &= ~np.int16(s.ARBITRATED | s.BY_INPUT)
@@ -455,8 +540,14 @@ class Machine:
 
     def touch(self) -> None:
         """Windows, receives or limits were changed from outside: look at everything again."""
+        self.join()
         ready_all(self.state)
         kick_all(self.state, self.now)
+
+
+def _linked(task: Any) -> bool:
+    """Return True where tasks wait for others, or are no messages."""
+    return bool((task.kind != s.MESSAGE).any() or (task.next_end > task.next_start).any())
 
 
 def _room(array: Any, used: int, more: int) -> Any:

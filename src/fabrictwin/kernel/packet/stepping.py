@@ -27,6 +27,10 @@ BUDGET = 2
 
 if config.DISABLE_JIT or PLAIN:
 
+    def call_loop(address: Any, state: Any, until: int, stop_when_done: bool, budget: int) -> int:
+        """Call the loop."""
+        return int(run(state, until, stop_when_done, budget))
+
     def steps(state: Any, ask: Any) -> Iterator[int]:
         """Statuses of one run after the other."""
         while True:
@@ -39,7 +43,7 @@ if config.DISABLE_JIT or PLAIN:
 else:
 
     @intrinsic
-    def _call(typingctx, address, state, until, stop_when_done, budget):
+    def call_loop(typingctx, address, state, until, stop_when_done, budget):
         """Call the compiled loop by its address."""
         arguments = (state, types.int64, types.boolean, types.int64)
 
@@ -55,7 +59,7 @@ else:
     def steps(state, ask):
         """Statuses of one run after the other, each to `ask[UNTIL]`, of at most `ask[BUDGET]` events."""
         while True:
-            yield _call(ask[ADDRESS], state, ask[UNTIL], True, ask[BUDGET])
+            yield call_loop(ask[ADDRESS], state, ask[UNTIL], True, ask[BUDGET])
 
     def address(state: Any) -> int:
         """Return the address of the loop for a state of this type; it is compiled where it is not yet."""

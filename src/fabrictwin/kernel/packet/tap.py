@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import outlined
-from fabrictwin.kernel.packet.state.constants import DATA, NONE, OVERFLOW, TAP_FULL, TRIM
+from fabrictwin.kernel.packet.state.constants import ARRIVED, DATA, NONE, OVERFLOW, TAP_FULL, TRIM
 
 TAP_MARGIN = 512
 OUT = 0
@@ -26,6 +26,26 @@ START = 12  # first packet of the message that it belongs to, NONE where that is
 SIZE = 13  # of that message
 MESSAGE = 14  # its number, NONE where it has none
 ENTROPY = 15
+
+
+@outlined
+def task_of(state, packet):
+    """The task of the message that a data packet belongs to, NONE where that is over."""
+    qp = state.qp[packet.qp]
+    if qp.noted:
+        for first in (qp.head, qp.receiving):
+            t = int(first)
+            while t != NONE and state.task[t].psn_start <= packet.psn:
+                if packet.psn < state.task[t].psn_end:
+                    return t
+                t = int(state.task[t].next)
+        return NONE
+    t = int(packet.sent_ps if packet.marks & ARRIVED else packet.extra)
+    task = state.task[t]
+    # a packet that was sent again may come when its task is another's
+    if task.qp != packet.qp or not task.psn_start <= packet.psn < task.psn_end:
+        return NONE
+    return t
 
 
 @outlined
@@ -55,18 +75,12 @@ def record(state, at, p, direction, now):
     row[MESSAGE] = NONE
     row[ENTROPY] = packet.entropy
     if packet.kind == DATA or packet.kind == TRIM:
-        qp = state.qp[packet.qp]
-        for first in (qp.head, qp.receiving):
-            t = int(first)
-            while t != NONE and row[START] == NONE:
-                if packet.psn < state.task[t].psn_start:
-                    break
-                if packet.psn < state.task[t].psn_end:
-                    row[START] = state.task[t].psn_start
-                    row[SIZE] = state.task[t].size_bytes
-                    if qp.noted:
-                        row[MESSAGE] = state.note[t].message
-                t = int(state.task[t].next)
+        t = task_of(state, packet)
+        if t != NONE:
+            row[START] = state.task[t].psn_start
+            row[SIZE] = state.task[t].size_bytes
+            if state.qp[packet.qp].noted:
+                row[MESSAGE] = state.note[t].message
     clock.tapped = n + 1
     if n + TAP_MARGIN >= len(state.tap) and clock.grow == 0:
         clock.grow = TAP_FULL

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
+from fabrictwin.base.grouped import grouped
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.units import format_size
 from fabrictwin.capture.recorder import CaptureRequest
@@ -192,6 +193,7 @@ def _unloaded_ps(fabric: Fabric, routes: Routes, options: PacketOptions, traffic
         axis=1,
     )
     _, lead, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    options = grouped(options, {"parts": 1})  # a flow alone is the same in any number of them
     alone = np.zeros(len(lead), np.int64)
     for i, flow in enumerate(lead.tolist()):
         stage("simulating flows by themselves", i / len(lead))

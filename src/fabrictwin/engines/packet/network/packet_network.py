@@ -6,6 +6,8 @@ changes in it in `faults`; what it counted in `port_counters`.
 
 from __future__ import annotations
 
+import os
+
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.engines.base.changes import PendingChanges, TimedChange
 from fabrictwin.engines.base.engine import Stop
@@ -67,6 +69,32 @@ class PacketNetwork:
             if due is None or stop != Stop.REACHED:
                 return stop  # where everything is done before a change, it does not happen
             self.apply_next()
+
+    def divide(self) -> None:
+        """Play the fabric in parts, as many as the options or its size say, where that can be.
+
+        Raises ConfigError where parts that were asked for have no delay between them.
+        """
+        from fabrictwin.kernel.packet.division import divide_ports, usual_parts
+
+        machine, limits = self.machine, self.options.limits
+        parts = limits.parts or usual_parts(len(machine.wiring.endpoint_port))
+        machine.threads = limits.threads or len(os.sched_getaffinity(0))
+        if machine.has_congestion_tables:
+            self.keep_whole("tables of InfiniBand's congestion control")
+        if parts == 1:
+            return
+        try:
+            machine.divide(divide_ports(machine.wiring, parts))
+        except ValueError as error:
+            if limits.parts:
+                raise ConfigError(f"got {parts} parts of this network: {error}", key="packet.parts") from None
+
+    def keep_whole(self, what: str) -> None:
+        """Raise ConfigError where parts were asked for and `what` is played in one."""
+        if self.options.limits.parts > 1:
+            message = f"got {self.options.limits.parts} parts with {what}, which are played in one"
+            raise ConfigError(message, key="packet.parts")
 
     @property
     def events(self) -> int:

@@ -65,6 +65,7 @@ def port_counters(network: PacketNetwork) -> dict[str, I64]:
     from fabrictwin.kernel.packet import events
     from fabrictwin.kernel.packet import invariants as checks
 
+    network.machine.join()
     state, n = network.machine.state, network.fabric.ports
     what = checks.pending(state)
     flying = what[(what >> events.KIND_SHIFT) == events.QueueEvent.ARRIVE]

@@ -8,16 +8,19 @@ Neither changes a result.
 from __future__ import annotations
 
 from numba import config, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 
+from fabrictwin.kernel.jit.plain import PLAIN
 from fabrictwin.kernel.packet.state.records import CACHE_LINE
 
-if config.DISABLE_JIT:
+if config.DISABLE_JIT or PLAIN:
 
+    @register_jitable
     def place(index):
         """An index that is not negative."""
         return index
 
+    @register_jitable
     def prefetch(array, index, line):
         """Nothing: the interpreter has no use for it."""
 

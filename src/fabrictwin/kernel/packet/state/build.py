@@ -17,13 +17,15 @@ from fabrictwin.kernel.packet.state import network_records as network
 from fabrictwin.kernel.packet.state import transport_records as transport
 from fabrictwin.kernel.packet.state.config import Config
 from fabrictwin.kernel.packet.state.port_qos import buffers, set_port_qos
-from fabrictwin.kernel.packet.state.records import records
+from fabrictwin.kernel.packet.state.records import plain_columns, records
 from fabrictwin.kernel.packet.state.state import (
     State,
+    chain_dtype,
     clock_dtype,
     event_dtype,
     heap_dtype,
     lane_dtype,
+    mail_dtype,
     settings_dtype,
 )
 from fabrictwin.kernel.packet.switch.arbitration import ENTRIES, HIGH, LIMIT_UNIT, LOW, UNLIMITED
@@ -87,35 +89,66 @@ def headroom_bytes(wiring: Wiring, config: Config) -> Any:
     return (flight << s.RATE_BITS) // q + 3 * full + 2 * config.frames.pause_wire_bytes
 
 
-def _lanes(state: State, delays: dict[str, Any]) -> State:
-    """Event lanes for the most common delays, shorter ones first."""
-    port = state.port
+def common_delays(delays: dict[str, Any], most: int) -> Any:
+    """Return the most common of the delays of all ports that have one, shorter ones first."""
     everything = np.concatenate(list(delays.values()))
     values, counts = np.unique(everything[everything >= 0], return_counts=True)
-    if len(values) > MOST_LANES:
-        values = np.sort(values[np.argsort(-counts, kind="stable")[:MOST_LANES]])
+    if len(values) > most:
+        values = np.sort(values[np.argsort(-counts, kind="stable")[:most]])
+    return values
+
+
+def join_lanes(port: Any, delays: dict[str, Any], values: Any, first: int = 0) -> None:
+    """Give ports that have a delay the lane of it, counted from `first`, NONE where there is none."""
     for name, delay in delays.items():
         place = np.searchsorted(values, delay)
-        known = (place < len(values)) & (values[np.minimum(place, len(values) - 1)] == delay)
-        port[name] = np.where(known & (delay >= 0), place, s.NONE)
+        known = place < len(values)
+        if len(values):
+            known = known & (values[np.minimum(place, len(values) - 1)] == delay)
+        port[name][delay >= 0] = np.where(known, first + place, s.NONE)[delay >= 0]
+
+
+def with_lanes(state: State, values: Any, rooms: Any) -> State:
+    """A state with empty event lanes of these delays, each with room for so many events."""
     lane = records(len(values), lane_dtype)
-    size = 1
-    while size < 4 * len(port) + 64:
-        size *= 2
-    for i, value in enumerate(values):
-        lane[i].delay = value
-        lane[i].first = i * size
-        lane[i].mask = size - 1
+    first = 0
+    for i, (value, room) in enumerate(zip(values, rooms, strict=True)):
+        size = 1 << (int(room) - 1).bit_length()
+        lane[i].delay, lane[i].first, lane[i].mask = value, first, size - 1
+        first += size
     state.clock[0].lanes = len(values)
-    return state._replace(
-        lane=lane,
-        lane_time=np.full(max(len(values), 1), s.NEVER, np.int64),
-        event=records(size * max(len(values), 1), event_dtype),
-    )
+    return state._replace(lane=lane, lane_time=lane_times(len(values)), event=records(first, event_dtype))
+
+
+def lane_times(count: int) -> Any:
+    """Times of empty lanes, on cache lines that no other array has anything on."""
+    times = plain_columns(count, np.int64)
+    times[:] = s.NEVER
+    return times
+
+
+def kick_room(ports: int) -> int:
+    """Return how many of so many ports one event may ask to be tried."""
+    return 4 * ports + 64
+
+
+def lane_room(ports: int) -> int:
+    """Return how many events of one delay so many ports have room for at first."""
+    return 4 * ports + 64
 
 
 def set_lanes(state: State, config: Config) -> State:
     """Give every port its event lanes; those of ports without a link stay unused."""
+    delays = lane_delays(state, config)
+    values = common_delays(delays, MOST_LANES)
+    for name in delays:
+        state.port[name] = s.NONE
+    join_lanes(state.port, delays, values)
+    return with_lanes(state, values, [lane_room(len(state.port))] * len(values))
+
+
+def lane_delays(state: State, config: Config) -> dict[str, Any]:
+    """Return for each of a port's event lanes its delay in ps, [P], -1 where it needs none."""
     frames = config.frames
     port = state.port
     internal = (port.traits & s.INTERNAL) != 0
@@ -126,16 +159,13 @@ def set_lanes(state: State, config: Config) -> State:
     ack = serialize_ps(port.ack_bytes, port.ps_q)
     stored = (port.traits & s.STORE) != 0
     credit = (port.traits & s.CREDIT) != 0
-    return _lanes(
-        state,
-        {
-            "lane_tx_full": np.where(plugged, full, -1),
-            "lane_tx_ack": np.where(plugged & ~internal, ack, -1),
-            "lane_arrive_full": np.where(plugged, port.arrive_ps + stored * full, -1),
-            "lane_arrive_ack": np.where(plugged & ~internal, port.arrive_ps + stored * ack, -1),
-            "lane_credit": np.where(plugged & credit, port.credit_ps, -1),
-        },
-    )
+    return {
+        "lane_tx_full": np.where(plugged, full, -1),
+        "lane_tx_ack": np.where(plugged & ~internal, ack, -1),
+        "lane_arrive_full": np.where(plugged, port.arrive_ps + stored * full, -1),
+        "lane_arrive_ack": np.where(plugged & ~internal, port.arrive_ps + stored * ack, -1),
+        "lane_credit": np.where(plugged & credit, port.credit_ps, -1),
+    }
 
 
 def build(wiring: Wiring, config: Config) -> State:
@@ -251,7 +281,7 @@ def build(wiring: Wiring, config: Config) -> State:
         lane_time=np.zeros(1, np.int64),
         event=records(0, event_dtype),
         heap=records(2 * s.HEAP_MARGIN, heap_dtype),
-        kick=np.zeros(4 * ports + 64, np.int32),
+        kick=plain_columns(kick_room(ports), np.int32),
         lft=wiring.lft,
         group_of=wiring.group_of,
         group_start=wiring.group_start,
@@ -269,6 +299,9 @@ def build(wiring: Wiring, config: Config) -> State:
         inbox=np.zeros((1, s.INBOX_COLUMNS), np.int64),
         message_event=np.zeros((1, 3), np.int64),
         tap=np.zeros((1, s.TAP_COLUMNS), np.int64),
+        mail=records(1, mail_dtype),
+        chain=records(1, chain_dtype),
+        merge=np.zeros(1, np.int64),
     )
     if config.qos is not None:
         full = frames.mtu_bytes + frames.header_bytes
@@ -401,6 +434,13 @@ def grow_heap(state: State) -> State:
     heap = records(2 * len(state.heap), heap_dtype)
     heap[: len(state.heap)] = state.heap
     return state._replace(heap=heap)
+
+
+def grow_mail(state: State) -> State:
+    """Twice the room for mail."""
+    mail = records(2 * len(state.mail), mail_dtype)
+    mail[: len(state.mail)] = state.mail
+    return state._replace(mail=mail)
 
 
 def grow_lanes(state: State) -> State:

@@ -51,6 +51,7 @@ BY_INPUT = 256  # what leaves by it takes its lane by service level and input po
 RULED = 1024  # configured by priority: State.port_qos, State.slot_qos
 STARVES = 2048  # holds back the credits of what comes in by it: InfiniBand's credit starvation
 ARBITRATED = 512  # its lanes take turns by InfiniBand's two tables
+CROSSES = 4096  # its link leads into another part of the fabric
 REPLAY = 32  # bit errors are repaired by the link itself, which costs time, not packets
 
 # How switches choose among equal-cost ports.
@@ -99,9 +100,8 @@ CALL = 3  # a delay after which whoever posted it adds what follows, before the 
 # Task status.
 WAITING = 0
 POSTED = 1
-RECEIVED = 2
-DONE = 3
-FAILED = 4
+DONE = 2
+FAILED = 3
 
 # What `run` says.
 IDLE = 0
@@ -117,6 +117,7 @@ TAP_FULL = 10
 MESSAGE_EVENT = 9  # software is to look at State.message_event before the next event
 SLICED = 11  # as many events as were asked for have happened
 CALLED = 12  # the delay of a CALL is over: clock.called
+GROW_MAIL = 13
 
 SLICE_EVENTS = 1 << 20  # about 0.1 s: between slices Python sees signals
 

@@ -34,6 +34,7 @@ port_dtype = layout(
     ("full_bytes", "i4"),  # sizes that have event lanes of their own
     ("ack_bytes", "i4"),
     ("control_tail", "i4"),
+    ("peer_part", "i4"),
     ("wait_since", "i8"),  # NONE, or since when there is something to send and no leave to send it
     ("tx_bytes", "i8"),
     ("tx_payload", "i8"),
@@ -157,8 +158,8 @@ packet_dtype = layout(
     ("next", "i4"),
     ("qp", "i4"),
     ("psn", "i8"),
-    ("sent_ps", "i8"),
-    ("extra", "i8"),  # ACK: a packet received out of order, NONE; DATA on its way to memory: what it completes
+    ("sent_ps", "i8"),  # DATA on its way to memory: its task
+    ("extra", "i8"),  # ACK: a packet received out of order, NONE; DATA: its task, once taken what it completes
     ("dst", "i4"),  # endpoint
     ("slot", "i4"),  # inlet slot, NONE where it starts
     ("wire", "i4"),

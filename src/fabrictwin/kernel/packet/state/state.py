@@ -18,6 +18,8 @@ from fabrictwin.kernel.packet.state.records import layout
 lane_dtype = layout(("delay", "i8"), ("first", "i8"), ("mask", "i8"), ("head", "i8"), ("tail", "i8"))
 event_dtype = layout(("time", "i8"), ("what", "i8"))
 heap_dtype = layout(("time", "i8"), ("sequence", "i8"), ("what", "i8"), ("pad", "i8"))
+mail_dtype = layout(("time", "i8"), ("what", "i8"), ("sequence", "i8"), ("next", "i8"))
+chain_dtype = layout(("head", "i8"), ("tail", "i8"), ("count", "i8"))
 
 clock_dtype = layout(
     ("now", "i8"),
@@ -48,6 +50,14 @@ clock_dtype = layout(
     ("tasks_free", "i8"),
     ("tapped", "i8"),  # rows of State.tap filled
     ("congestion_events", "i8"),  # ever logged in State.congestion_log
+    # of a part of the fabric: `mailbox`, `parts`
+    ("part", "i8"),
+    ("half", "i8"),  # of its mail that it fills in this window
+    ("mail_blocks", "i8"),  # of that half in use
+    ("mail_time", "i8"),  # the earliest of them, NEVER
+    ("posted", "i8"),  # events for other parts, ever
+    ("status", "i8"),  # at the end of the window
+    ("pad", "i8", (6,)),  # to whole cache lines: parts' clocks stand next to each other
 )
 
 settings_dtype = layout(
@@ -64,6 +74,7 @@ settings_dtype = layout(
     ("cnp_sl", "i8"),  # service level of CNPs; NONE: that of acknowledgements
     ("gap", "i8"),  # bytes of a frame on the wire that take no buffer: preamble and gap
     ("cnp_ps", "i8"),  # a queue pair's CNPs are at least this far apart
+    ("inbound", "i8"),  # the first event lane of what comes from other parts
     ("look_ahead", "i8"),  # fetch the output of a packet before it arrives: pays where caches don't hold ports
 )
 
@@ -126,6 +137,9 @@ class State(NamedTuple):
     inbox: Any  # int64 [rows, 11] what software asks for: `messages.take_inbox`
     message_event: Any  # int64 [rows, 3] time, message, what happened
     tap: Any  # int64 [rows, 16] packets at tapped ports: `tap.record`
+    mail: Any  # of a part: events for other parts, blocks of the halves in turn
+    chain: Any  # of a part: mail by half, part and lane
+    merge: Any  # int64 [parts] of a part: the next event that each other part sent
 
 
 def nbytes(state: State) -> int:

@@ -23,7 +23,7 @@ qp_dtype = layout(
     ("echo", "i4"),  # a mark to be echoed
     ("hop_middle", "i4"),
     ("hop_end", "i4"),  # from the receiving adapter to memory
-    ("receiving", "i4"),
+    ("receiving", "i4"),  # of single messages: the first task that is not wholly in memory
     ("ack_bytes", "i4"),
     ("ack_vl", "i4"),
     ("ack_sl", "i4"),

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from fabrictwin.kernel.jit.decorators import helper, outlined
 from fabrictwin.kernel.packet.congestion import ibcc
-from fabrictwin.kernel.packet.events import VL_SHIFT, QueueEvent, pack, push, push_heap
+from fabrictwin.kernel.packet.events import VL_SHIFT, QueueEvent, pack, push_heap
+from fabrictwin.kernel.packet.mailbox import push_to_peer
 from fabrictwin.kernel.packet.state.array_access import place
 from fabrictwin.kernel.packet.state.constants import (
     ALPHA_BITS,
@@ -259,8 +260,9 @@ def return_credits(state, slot, wire, now):
         if port.traits & STARVES:
             sent = ibcc.return_time(state, slot, waiting, now)
             lane = NONE
-        push(
+        push_to_peer(
             state,
+            port,
             lane,
             sent + port.credit_ps,
             pack(QueueEvent.CREDITS, port.peer, (vl << VL_SHIFT) | waiting),

@@ -12,6 +12,7 @@ from __future__ import annotations
 from fabrictwin.kernel.jit.decorators import helper, outlined
 from fabrictwin.kernel.packet.congestion import ibcc
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push, push_heap
+from fabrictwin.kernel.packet.mailbox import push_to_peer
 from fabrictwin.kernel.packet.state.array_access import place
 from fabrictwin.kernel.packet.state.constants import (
     ARBITRATED,
@@ -184,7 +185,7 @@ def transmit(state, at, now):
     delay = port.arrive_ps
     if port.traits & STORE:
         delay += serialize
-    push(state, arrive_lane, now + delay, pack(QueueEvent.ARRIVE, port.peer, p))
+    push_to_peer(state, port, arrive_lane, now + delay, pack(QueueEvent.ARRIVE, port.peer, p))
 
 
 @outlined

@@ -18,7 +18,6 @@ from fabrictwin.kernel.packet.state.constants import (
     FAILED,
     NONE,
     POSTED,
-    RECEIVED,
     TURNSTILE,
     WAITING,
 )
@@ -69,8 +68,6 @@ def receive_task(state, t, time):
     """The last byte is in memory, as software sees it at `time`."""
     task = state.task[t]
     task.received_ps = time
-    if task.status == POSTED:
-        task.status = RECEIVED
     _satisfy(state, task.next_start, task.next_middle, time)
 
 
@@ -112,8 +109,8 @@ def begin_task(state, t, now):
     task.psn_end = qp.posted_psn + max((task.size_bytes + qp.mtu - 1) // qp.mtu, 1)
     task.next = NONE
     qp.posted_psn = task.psn_end
-    if qp.head == NONE and qp.receiving == NONE and not qp.noted:
-        # nothing is left of what was posted before
+    if qp.head == NONE and not qp.noted:
+        # what was posted before is acknowledged, and its tasks may be others by now
         qp.sending = t
     elif qp.tail != NONE:
         state.task[qp.tail].next = t
@@ -122,10 +119,10 @@ def begin_task(state, t, now):
         qp.head = t
     if qp.sending == NONE:
         qp.sending = t
-    if qp.receiving == NONE:
-        qp.receiving = t
     if qp.noted:
         state.note[t].holds = 2
+        if qp.receiving == NONE:
+            qp.receiving = t
         if qp.accepting == NONE:
             qp.accepting = t
     make_ready(state, q)

@@ -58,18 +58,28 @@ def deliver(state, p, qp, now):
     clock = state.clock[0]
     clock.delivered += 1
     clock.payload_delivered += packet.payload
-    if packet.extra > qp.in_memory and qp.noted:
-        qp.in_memory = packet.extra
+    whole = packet.extra
+    if whole > qp.in_memory and qp.noted:
+        qp.in_memory = whole
         pass_received(state, qp, now)
-    elif packet.extra > qp.in_memory:
-        qp.in_memory = packet.extra
-        t = int(qp.receiving)
+    elif whole > qp.in_memory:
+        qp.in_memory = whole
+        t = int(packet.sent_ps)
         late = delivery_ps(state, qp.dst)
-        while t != NONE and state.task[place(t)].psn_end <= qp.in_memory:
+        while state.task[place(t)].psn_end <= whole:
             receive_task(state, t, now + late)
+            # packets of the next have come, or this was the last: a sender may be posting another meanwhile
+            if state.task[place(t)].psn_end == whole:
+                break
             t = int(state.task[place(t)].next)
-        qp.receiving = t
     free_packet(state, p)
+
+
+@helper
+def take(qp, packet):
+    """Note on a packet that is accepted what is whole with it, and its message's task."""
+    packet.sent_ps = packet.extra
+    packet.extra = qp.expected
 
 
 @helper
@@ -103,9 +113,9 @@ def _accept_in_order(state, q, qp, p, now):
     qp.expected += 1
     qp.nak_sent = 0
     qp.unacked += 1
-    packet.extra = qp.expected
     if packet.marks & (LAST | REQUEST) or qp.unacked >= qp.ack_every:
         acknowledge(state, q, qp, packet.sent_ps, NONE)
+    take(qp, packet)
     return True
 
 
@@ -148,7 +158,7 @@ def _accept_any_order(state, q, qp, p, now):
                     qp.naks += 1
                     reply(state, q, qp, NAK, qp.examined, packet.sent_ps, qp.expected, 0)
                 qp.examined += 1
-    packet.extra = qp.expected
+    take(qp, packet)
     return True
 
 
@@ -226,7 +236,7 @@ def on_memory(state, p, now):
     consume(state, packet.slot, packet.wire, now)
     if qp.mode == LOCAL:
         qp.expected += 1
-        packet.extra = qp.expected
+        take(qp, packet)
         qp.una += 1
         qp.inflight -= 1
         deliver(state, p, qp, now)

@@ -150,6 +150,7 @@ def next_of_queue_pairs(state, at, port, outlet, now):
         packet.qp = q
         packet.psn = psn
         packet.sent_ps = now
+        packet.extra = task_at
         packet.dst = qp.dst
         packet.wire, packet.payload = wire, payload
         packet.sl, packet.vl = qp.sl, qp.vl
