@@ -120,3 +120,26 @@ def test_section_and_environment() -> None:
 def test_a_wrong_section_is_one_clear_line(section: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         section_settings(spec(nccl=section))
+
+
+def packets(**sections: Any) -> execute.Prepared:
+    """A job whose gradients NCCL reduces in NVSwitches, at packet fidelity."""
+    of = job(parallel={"tp": 1}, sections={"run": {"fidelity": "packet"}, **sections})
+    return execute.prepare(of)
+
+
+def test_packets_are_what_nccl_chooses_among_the_ways_that_the_engine_plays() -> None:
+    flow = execute.prepare(job(parallel={"tp": 1}, sections={"run": {"fidelity": "flow"}}))
+    played = packets()
+    by_name = {c.name: c.algorithm for c in flow.job.program.communications}
+    name = next(name for name, algorithm in by_name.items() if algorithm.startswith("nvls"))
+    other = {c.name: c.algorithm for c in played.job.program.communications}[name]
+    assert other.partition(" ")[0] in ("ring", "tree")
+    assert any(f"so it is {other.partition(' ')[0].upper()} here" in note for note in played.job.notes)
+    assert not any("this engine cannot" in note for note in flow.job.notes)
+    assert execute.packets_needed(played) is not None
+
+
+def test_an_algorithm_that_packets_cannot_play_is_refused() -> None:
+    with pytest.raises(ConfigError, match="NVLS_TREE for AllReduce, which the engine cannot play"):
+        packets(nccl={"NCCL_ALGO": "NVLSTree"})

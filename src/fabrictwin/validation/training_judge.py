@@ -73,10 +73,12 @@ def _figures(spec: Spec) -> dict[str, float] | str:
 
 
 class Answers:
-    """Predictions of the twin for specs, each asked once."""
+    """Predictions of the twin for specs, each asked once; with simple collectives where these are asked for."""
 
-    def __init__(self, fidelity: str, *, stage: Stage = silent, workers: int | str | None = 1) -> None:
-        self.fidelity, self.stage, self.workers = fidelity, stage, workers
+    def __init__(
+        self, fidelity: str, *, simple: bool = False, stage: Stage = silent, workers: int | str | None = 1
+    ) -> None:
+        self.fidelity, self.simple, self.stage, self.workers = fidelity, simple, stage, workers
         self._known: dict[str, dict[str, float] | str] = {}
 
     def of(self, found: Iterable[Case]) -> list[Outcome]:
@@ -92,6 +94,8 @@ class Answers:
         if case.spec is None:
             return "", None
         spec = execute.with_overrides(case.spec, fidelity=self.fidelity)
+        if self.simple:
+            spec = spec.model_copy(update={"run": spec.run.model_copy(update={"collectives": "simple"})})
         return spec.model_copy(update={"name": ""}).model_dump_json(by_alias=True), spec
 
     def _outcome(self, case: Case, key: str) -> Outcome:

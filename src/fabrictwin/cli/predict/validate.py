@@ -30,6 +30,12 @@ def validate() -> None:
     help="Fit to all other hardware first (all: each in turn); takes minutes.",
 )
 @click.option("--fit", "refit", is_flag=True, help="Only fit the constants again, and print them; takes minutes.")
+@click.option(
+    "--collectives",
+    type=click.Choice(["nccl", "simple"]),
+    default="nccl",
+    help="How jobs communicate: NCCL's choices, or rings over all adapters.",
+)
 @click.option("--rows", "every", is_flag=True, help="Print every row, not only the worst.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: every row, group and assumption.")
 @written("--out", help="Write the JSON to a file as well.")
@@ -40,6 +46,7 @@ def training(
     match: str,
     leave_out: str,
     refit: bool,
+    collectives: str,
     every: bool,
     as_json: bool,
     out: Path | None,
@@ -61,7 +68,8 @@ def training(
     measurements = read_data(find_data(data))
     found = cases(measurements)
     with Progress() as progress:
-        answers = Answers(fidelity, stage=progress.stage, workers=workers)
+        simple = collectives == "simple"
+        answers = Answers(fidelity, simple=simple, stage=progress.stage, workers=workers)
         if refit or leave_out:
             if match:
                 raise ConfigError("calibration looks at all rows, expected no --match beside it", key="--match")

@@ -105,7 +105,8 @@ class _Run:
         self.corrupt: tuple[float, float, Failure] | None = None  # when it is found, the work it spoils, itself
         self.lost_hosts: set[int] = set()  # since the last checkpoint that counts
         self.from_storage = False  # a peer has not what the next restart reads
-        self.begun_at = [0.0]  # work at which the run went on: checkpoints lie whole intervals behind these
+        # work at which the run went on, ascending: checkpoints lie whole intervals behind these
+        self.begun_at = [0.0]
         self.ledger = Ledger()
 
     # ------------------------------------------------------------------ work
@@ -246,7 +247,9 @@ class _Run:
             return again
         self.spend(part, name, took)
         self.from_storage = False
-        self.begun_at = [work for work in self.begun_at if work < self.saved_s] + [self.saved_s]
+        while self.begun_at and self.begun_at[-1] >= self.saved_s:
+            self.begun_at.pop()
+        self.begun_at.append(self.saved_s)
         if self.corrupt is not None and self.saved_s <= self.corrupt[1]:
             self.corrupt = None  # what was spoiled is gone with the failure
         elif self.corrupt is not None and self.corrupt[0] < self.now_s:

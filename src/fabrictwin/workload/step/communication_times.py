@@ -78,7 +78,8 @@ class CommunicationTimes:
         place = self.placement_key(groups)
         units = max(size_bytes / step, 1.0)
         low = 1 << (int(units).bit_length() - 1)
-        keys = {count * step: (*what, *place, count * step) for count in (low, 2 * low)}
+        counts = (low,) if units == low else (low, 2 * low)
+        keys = {count * step: (*what, *place, count * step) for count in counts}
         missing = {size: key for size, key in keys.items() if key not in self._known}
         if missing:
             # bound to the fabric together: looking up ways costs more than the bytes
@@ -89,7 +90,7 @@ class CommunicationTimes:
                 self._known[key] = float(taken[at : at + len(made)].sum())
                 at += len(made)
         ends = [self._known[key] for key in keys.values()]
-        return ends[0] + (ends[1] - ends[0]) * (units - low) / low
+        return ends[0] + (ends[-1] - ends[0]) * (units - low) / low
 
 
 class TimedFactory:
