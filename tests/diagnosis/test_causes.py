@@ -66,7 +66,7 @@ FAULTS = [
     ("port-down", "[  1.000000] bond1: link status definitely down for interface ens1f0, disabling it\n"
      "[  1.000000] bond1: now running without any active interface!\n"),
     ("link-flapping", "Jan 01 00:00:00 h kernel: mlx5_core 0000:0f:00.0 eth2: Link up\n" * 3),
-    ("link-flapping", " GUID 0x248a0703000a port ALL: [LinkDownedCounter == 255 (255.000)] [PortXmitWait == 7 (7.000)]\n"),
+    ("link-flapping", " GUID 0x248a0703000a port 4: [LinkDownedCounter == 255 (255.000)] [PortXmitWait == 7 (7.000)]\n"),
     ("pfc-one-side", "Jan 01 00:00:00.0 s WARNING swss#orchagent: :- pfcFrameCounterCheck: "
      "Got PFC 7 frame(s) on lossy queue 3 port Ethernet4\n"),
     ("transport-retry", "what(): NCCL error: remote process exited, NCCL version 2.14.3 ncclRemoteError: A call failed. "

@@ -115,12 +115,14 @@ def test_every_key_reaches_the_engine():
         "lossless": False,
         "buffer": "32 MiB",
         "buffer_alpha": 0.5,
+        "controls": {1: "cubic"},
         "strict_priorities": [1],
         "ets_weights": [3, 1],
     }
     default = flat(PacketOptions())
     reached = set()
-    for technology, more in (("infiniband", infiniband), ("ethernet", ethernet)):
+    lossy = {"lossy_priorities": [1]}  # of a lossless network
+    for technology, more in (("infiniband", infiniband), ("ethernet", ethernet), ("ethernet", lossy)):
         found = options_of(Packet.model_validate(given | more | {"balance": "adaptive"}), technology, 7)
         reached |= {name for name, value in flat(found).items() if value != default[name]}
     # follows from the program; stands under the network; a command's, for it changes no result
@@ -169,8 +171,11 @@ def test_a_key_of_the_other_technology_is_refused_with_its_line(run, technology,
 def test_the_run_feels_its_options(run):
     plain = end(run())
     assert end(run("packet: {store_and_forward: true}")) > plain
-    assert end(run("packet: {gpudirect: false}")) > plain
     assert end(run("packet: {}")) == plain
+    simple = end(run("collectives: simple"))
+    assert end(run("collectives: simple", "packet: {gpudirect: false}")) > simple
+    with pytest.raises(ConfigError, match=r"spec.yaml:17 run.packet.gpudirect: got false beside NCCL's choices"):
+        predict(load_spec(run("packet: {gpudirect: false}")))
 
 
 def test_another_fidelity_notes_what_it_did_not_use(run):

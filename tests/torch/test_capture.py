@@ -184,7 +184,8 @@ def test_a_step_that_never_comes_is_said(tmp_path: Path) -> None:
 
 
 def test_outputs_that_are_known_are_those_that_an_operator_returns() -> None:
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch.distributed")
+    import torch
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
     from fabrictwin.torch.capture.known_outputs import KnownOutputs

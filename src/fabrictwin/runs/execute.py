@@ -131,10 +131,16 @@ def prepare(spec: Spec, stage: Stage = silent) -> Prepared:
 
 
 def _refuse_unseen(spec: Spec) -> None:
-    """Raise ConfigError for a fault of a host that this run would list and not show.
+    """Raise ConfigError for what this run would list and not show.
 
-    Only NCCL finds out what a host lacks; access control sends everybody's traffic another way.
+    Only NCCL finds out what a host lacks; access control sends everybody's traffic another way. What NCCL decides
+    of each connection is no setting of the engine.
     """
+    packet = spec.run.packet
+    staged = packet is not None and packet.gpudirect is False and spec.run.fidelity == "packet"
+    if staged and spec.run.collectives == "nccl":
+        message = "got false beside NCCL's choices, expected nccl: {NCCL_NET_GDR_LEVEL: LOC} or simple collectives"
+        raise spec.error("run.packet.gpudirect", message)
     for i, fault in enumerate(spec.faults):
         if spec.run.collectives == "simple" and isinstance(fault, HostFault) and fault.cause != ACCESS_CONTROL:
             message = (
