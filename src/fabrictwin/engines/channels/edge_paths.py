@@ -85,7 +85,8 @@ class OpenConnections:
     def _find_apart(self, ends: Sequence[Travellers]) -> list[_Found]:
         """Paths of each, found for many at a time; all that leave hosts together, whose numbers are one row."""
         sizes = [len(each.source) for each in ends]
-        batches, inside = [[i for i, each in enumerate(ends) if self._leaves(each)]], []
+        batches = [[i for i, each in enumerate(ends) if self._leaves(each)]]
+        inside: list[list[int]] = []
         for i in np.setdiff1d(np.arange(len(ends)), batches[0]).tolist():
             if not inside or sum(sizes[k] for k in inside[-1]) >= _EDGES_AT_ONCE:
                 inside.append([])
