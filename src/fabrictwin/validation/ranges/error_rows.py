@@ -64,10 +64,11 @@ def collective_rows(published: Published, stage: Stage) -> list[Held]:
     for names in together(published):
         fitted = fit_without_series(published, names, stage=stage)
         rows += _rows(judge(published, names=names, fitted=fitted), COLLECTIVE.known, names[0])
-    for generation, hardware in generations(published).items():
+    for hardware in generations(published).values():
         own = tuple(name for name, series in published.series.items() if series.hardware in hardware)
         fitted = fit_without_series(published, own, stage=stage)
-        rows += _rows(judge(published, names=own, fitted=fitted), COLLECTIVE.without_hardware, generation)
+        for outcome in judge(published, names=own, fitted=fitted):
+            rows += _rows([outcome], COLLECTIVE.without_hardware, outcome.series.hardware)
     return rows
 
 
