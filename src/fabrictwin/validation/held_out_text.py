@@ -38,8 +38,8 @@ whether they stay inside one host or rack, of collectives by size. Where the sof
 of each framework with all others' shares; those with experts or state-space layers are no part of them, because
 their constants rest on rows of Megatron-Bridge alone, and an answer says so. Quantiles are wider where few
 machines or releases are behind them, and a case outside of all that was compared says so.
-`--write-ranges src/fabrictwin/catalog/data/error_ranges.yaml` makes the file that they stand in (a quarter of an
-hour: collectives are fitted again without each series and each hardware). The last table says how many held-out
+`--write-ranges src/fabrictwin/catalog/data/error_ranges.yaml` makes the file that they stand in (most of an
+hour: collectives are fitted again without each machine's series and each generation). The last table says how many held-out
 rows lie in ranges that were made without them and all of their machine or release.
 """
 
