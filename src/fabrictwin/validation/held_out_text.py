@@ -39,8 +39,8 @@ of each framework with all others' shares; those with experts or state-space lay
 their constants rest on rows of Megatron-Bridge alone, and an answer says so. Quantiles are wider where few
 machines or releases are behind them, and a case outside of all that was compared says so.
 `--write-ranges src/fabrictwin/catalog/data/error_ranges.yaml` makes the file that they stand in (most of an
-hour: collectives are fitted again without each machine's series and each generation). The last table says how many held-out
-rows lie in ranges that were made without them and all of their machine or release.
+hour: collectives are fitted again without each machine's series and each generation). The last table says how many
+held-out rows lie in ranges that were made without them and all of their machine or release.
 """
 
 
