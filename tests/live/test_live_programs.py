@@ -37,7 +37,8 @@ def test_devinfo_says_what_the_twins_own_says(technology: str) -> None:
         real = live.run("host-0", ["ibv_devinfo", "-v", "-d", adapter.name])
         lines = iter(real.output.splitlines())
         for line in ibv_devinfo([adapter], verbose=True).splitlines():
-            assert line in lines, line  # consumes up to it
+            if "_mcast_" not in line:  # groups are of live programs alone
+                assert line in lines, line  # consumes up to it
 
 
 @pytest.mark.parametrize("events", [[], ["-e"]], ids=["polled", "events"])
