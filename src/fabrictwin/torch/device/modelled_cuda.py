@@ -161,10 +161,11 @@ def answer(gpu: ModelledGpu) -> None:
     for name, value in answers.items():
         setattr(torch.cuda, name, value)
     model_streams()
+    here = torch.device("cpu")  # what PyTorch itself asks for does not make a program one for GPUs
     # the names of any accelerator, which a build for CUDA would ask of its driver
     for name, value in (
         ("is_available", answers["is_available"]),
-        ("current_accelerator", lambda *_, **__: torch.device("cuda")),
+        ("current_accelerator", lambda *_, **__: here),
         ("device_count", answers["device_count"]),
         ("current_device_index", answers["current_device"]),
         ("set_device_index", answers["set_device"]),
