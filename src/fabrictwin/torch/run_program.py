@@ -7,9 +7,11 @@ is the CPU, and torch.cuda answers for the cluster's GPU.
 
 from __future__ import annotations
 
+import atexit
 import os
 import runpy
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -71,7 +73,24 @@ def main() -> None:
     if measured:
         NOTES.append("compute takes what it took on this machine's processor, as was asked for")
     with CudaOnCpu(), ComputeRecorder(measured=measured):
-        runpy.run_path(script, run_name="__main__")
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as left:
+            if left.code:
+                raise
+    _end()
+
+
+def _end() -> None:
+    """End the process as Python does, but for taking PyTorch down.
+
+    Gloo's threads are taken down in no certain order, and now and then one that still runs ends it all by SIGABRT.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
