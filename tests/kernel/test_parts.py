@@ -115,7 +115,7 @@ def test_threads_and_the_order_of_parts_change_nothing_in_many_cases(case, seed)
 @RELAXED
 @given(divided().filter(lambda case: not case["changes"]), st.lists(st.integers(0, 40 * US), max_size=5))
 def test_neither_windows_nor_where_a_run_is_cut_change_anything(case, cuts):
-    """Give the same bytes however a run is cut. Where a link changes its rate ties may fall another way: not here."""
+    """Give the same bytes however a run is cut; where a link changes its rate ties may fall another way."""
     once = result(play(case))
     assert result(play(case, cuts=cuts)) == once
     with pytest.MonkeyPatch.context() as patch:
