@@ -6,8 +6,8 @@ NCCL's own by more than a factor of ten.
 Sections between hosts are fitted once those inside stand.
 Nothing is random; the same series give the same figures.
 
-Leaving hardware out fits again: one set of figures for all that is left, of what any section has, to the rows of
-all other hardware together. What that says of the hardware left out is a prediction.
+Leaving series out fits their sections again to what is left of them. A section of which nothing is left gets one
+set of figures fitted to all others of its part together. What that says of what was left out is a prediction.
 """
 
 from __future__ import annotations
