@@ -18,6 +18,7 @@ from fabrictwin import catalog
 from fabrictwin.workload.layers.number_formats import Precision
 from fabrictwin.workload.model.model_blocks import Experts
 from fabrictwin.workload.operators import attention, grouped, tables
+from fabrictwin.workload.operators.measurements import exponent_of
 from fabrictwin.workload.operators.tables import Table
 
 WIDE_BYTES = 2
@@ -51,6 +52,7 @@ class Kernels:
         self._prompts = _table("prompts", gpu, kept)
         self._decodes = _table("decodes", gpu, kept)
         self._experts = _table("experts", gpu, f"{EXPERT_TYPES[precision]}/{UNEVEN}", f"bf16/{UNEVEN}")
+        self._unevenness = exponent_of(UNEVEN)
         self._attention_chip = tables.chip_of(gpu, "prompts", kept)
         self._measured_rate = float(entry.memory_bandwidth_measured.value) / 8 / 1e6
 
@@ -74,7 +76,9 @@ class Kernels:
         `inner` is an expert's width on this rank, `ups` its matrices up; `ranks` share the experts.
         """
         chip = tables.chip_of(self.gpu.name, "experts", self._experts.type)
-        shape = np.array([[tokens, hidden, inner, experts.top_k, experts.count, ranks, ups]], float)
+        shape = np.array(
+            [[tokens, hidden, inner, experts.top_k, experts.count, ranks, ups, self._unevenness]], float
+        )
         return float(self._experts.time_us(chip, shape)[0])
 
     def padded_experts(
