@@ -14,7 +14,7 @@ from fabrictwin.nccl.communicator.communicator import Algorithm, PathType, initi
 from fabrictwin.nccl.settings.settings import read_settings
 from fabrictwin.nccl.topology.detect import detect, system_of
 from fabrictwin.nccl.topology.host_views import dump_topology
-from fabrictwin.nccl.topology.system import Kind, LinkClass
+from fabrictwin.nccl.topology.system import Kind, LinkClass, NetPort
 from fabrictwin.nccl.topology.topology_xml import to_xml
 from fabrictwin.twin import Twin
 
@@ -128,7 +128,7 @@ def test_every_host_of_the_catalog_is_detected_with_one_pci_link_a_gpu() -> None
     """Beside C2C too: searches take that link's rate for what is worth looking for."""
     for name in catalog.names("host"):
         nodes = catalog.host(name).nodes
-        system = system_of(name, (25.0,) * nodes.nic, (False,) * nodes.nic)
+        system = system_of(name, (NetPort(bw=25.0),) * nodes.nic)
         for gpu in system.of(Kind.GPU):
             links = [system.links[number] for number in system.out[gpu]]
             assert sum(link.kind == LinkClass.PCI for link in links) == 1, name

@@ -122,7 +122,7 @@ def undirected(graph: nx.DiGraph) -> nx.Graph:
 
 
 def dgx_h100(policy: Policy = Policy(), rules: Rules = OLD, ports: float = 50.0) -> PathTable:
-    return PathTable(system_of("dgx-h100", (ports,) * 8, (False,) * 8), rules, policy)
+    return PathTable(system_of("dgx-h100", (NetPort(bw=ports),) * 8), rules, policy)
 
 
 def test_the_kinds_of_a_dgx_h100() -> None:
@@ -178,7 +178,7 @@ def test_every_host_of_the_catalog_is_a_system() -> None:
         host = catalog.host(name)
         if host.nodes.gpu > 8:
             continue
-        table = PathTable(system_of(name, (50.0,) * len(host.nics), (False,) * len(host.nics)), NEW, Policy())
+        table = PathTable(system_of(name, (NetPort(bw=50.0),) * len(host.nics)), NEW, Policy())
         assert len(table.gpus) == host.nodes.gpu
         for gpu in table.gpus:
             assert table.nearest_cpu(gpu) != NONE

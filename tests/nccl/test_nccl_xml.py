@@ -20,7 +20,7 @@ from fabrictwin.cluster.spec.cluster_section import NcclXml
 from fabrictwin.cluster.spec.spec import load_cluster, read_spec
 from fabrictwin.nccl.communicator.communicator import Algorithm, PathType, initialise
 from fabrictwin.nccl.topology.detect import detect, system_of
-from fabrictwin.nccl.topology.system import Kind, LinkClass, System
+from fabrictwin.nccl.topology.system import Kind, LinkClass, NetPort, System
 from fabrictwin.nccl.topology.topology_xml import to_xml
 from fabrictwin.twin import Twin
 
@@ -60,8 +60,8 @@ def one_line_at_most(read: Callable[[], object]) -> bool:
 
 def system_of_file(path: Path, **hints: Any) -> tuple[System, catalog.Host]:
     host = catalog.host(host_of_xml(NcclXml(file=path.name, **hints), path.parent))
-    ports = tuple(catalog.nic(nic.type).port_rate.value / 8e9 for nic in host.nics)
-    return system_of(host.name, ports, (False,) * len(ports)), host
+    ports = tuple(NetPort(bw=catalog.nic(nic.type).port_rate.value / 8e9) for nic in host.nics)
+    return system_of(host.name, ports), host
 
 
 def test_a_file_says_what_hangs_where(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_what_is_written_reads_back_as_the_same_file(kind: str, tmp_path: Path) 
     rate = catalog.nic(host.nics[0].type).port_rate.value / 8e9
     nvlink = catalog.gpu(host.gpu).nvlink
     reckoned = catalog.nvlink(nvlink).kernel_rate.value / 8e9
-    text = to_xml(system_of(kind, (rate,) * len(host.nics), (False,) * len(host.nics)), link_gbps=reckoned)
+    text = to_xml(system_of(kind, (NetPort(bw=rate),) * len(host.nics)), link_gbps=reckoned)
     path = tmp_path / "host.xml"
     path.write_text(text)
     hints = {"pcie_switch": host.chips["pcie_switch"]} if host.nodes.pcie_switch else {}

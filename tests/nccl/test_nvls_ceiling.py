@@ -12,6 +12,7 @@ from fabrictwin.nccl.settings.settings import read_settings
 from fabrictwin.nccl.topology.graph_types import Algorithm
 from fabrictwin.nccl.topology.net_devices import HostNetwork
 from fabrictwin.nccl.tuning.nvls_ceiling import beside_chunks_gbps, ceiling_gbps
+from fabrictwin.nccl.tuning.tuner import choose
 
 
 def test_one_host_reaches_the_efficiency_of_its_generation() -> None:
@@ -53,6 +54,25 @@ def test_the_plugin_sets_buffers_on_its_instances_alone() -> None:
 
 def test_what_the_environment_says_stays() -> None:
     assert settings_on("p5-48xlarge", NCCL_BUFFSIZE="65536", NCCL_NVLS_CHUNKSIZE="262144")[::2] == (65536, 262144)
+
+
+def test_instances_that_send_use_simple_alone_and_those_that_write_choose() -> None:
+    def protocols(host: str, **given: str) -> set[str]:
+        known = communicator(twin=twin_of(host, 2, "ethernet"), **given)
+        return {choose(known, "AllReduce", size).protocol.name for size in (1024, 1 << 20, 1 << 30)}
+
+    assert protocols("p4de-24xlarge") == {"SIMPLE"}
+    assert len(protocols("p5-48xlarge")) > 1
+    assert protocols("p4de-24xlarge", NCCL_PROTO="LL128") == {"LL128"}
+
+
+def test_adapters_report_the_latency_that_their_plugin_tells() -> None:
+    def reported(host: str, **given: str) -> float:
+        known = communicator(twin=twin_of(host, 2, "ethernet"), **given)
+        return known.graphs[Algorithm.TREE].latency_inter
+
+    assert (reported("p4de-24xlarge"), reported("p5-48xlarge"), reported("p6-b200-48xlarge")) == (75, 75, 35)
+    assert reported("dgx-h100") == reported("p5-48xlarge", NCCL_NET="Socket") == 0
 
 
 def test_the_log_names_what_the_plugin_set() -> None:

@@ -143,15 +143,63 @@ def test_experts_are_their_best_blocks_their_weights_and_rows_moved(name, seed):
         body = joined(best, memory, c["power"], 1 + c["sectors"] * (inner * size % 32 > 0))
         moved = 2 * tokens * top_k * (c["hidden"] * hidden + c["inner"] * ups / 2 * inner) / 3e6
         expected.append(c["launch"] + body + moved + c["expert"] * met)
-    found = FAMILIES["experts"].time_us(c, CHIP, FORMATS[name], np.array(EXPERTS, float))
-    assert found == pytest.approx(expected, rel=1e-9)
+    even = np.array([(*row, 0.0) for row in EXPERTS], float)
+    assert FAMILIES["experts"].time_us(c, CHIP, FORMATS[name], even) == pytest.approx(expected, rel=1e-9)
+
+
+def busiest_by_hand(tokens, top_k, count, ranks, exponent):
+    """Return (experts met, blocks by size) of the rank with most rows, the mean of five draws, token by token."""
+    draws, own, found = np.random.default_rng(0).random((5, count)), count // ranks, []
+    low, high = (1, max(0.8 * tokens, 1)) if tokens * top_k > count else (0.01, 2)
+    for draw in draws:
+        law = [((high ** (1 - exponent) - low ** (1 - exponent)) * u + low ** (1 - exponent)) for u in draw]
+        weights = [value ** (1 / (1 - exponent)) for value in law]
+        loads = [min(round(w / sum(weights) * tokens * top_k), tokens) for w in weights]
+        groups = [loads[r * own : (r + 1) * own] for r in range(ranks)]
+        left, turn = tokens * top_k - sum(loads), 0
+        while left:  # one token at a time, rank by rank
+            group = groups[turn % ranks]
+            turn += 1
+            place = group.index(min(group) if left > 0 else max(group))
+            if 0 <= group[place] + (1 if left > 0 else -1) <= tokens:
+                group[place] += 1 if left > 0 else -1
+                left += -1 if left > 0 else 1
+        most = max(groups, key=sum)
+        blocks = [max(sum(-(-load // size) for load in most), 1) for size in (16, 32, 64, 128)]
+        found.append([max(sum(load > 0 for load in most), 1), *blocks])
+    return np.mean(found, axis=0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "top_k", "count", "ranks"),
+    [(1, 8, 128, 1), (1, 8, 128, 8), (2, 4, 60, 4), (64, 2, 8, 8), (300, 8, 128, 4),
+     (4096, 22, 512, 16), (16384, 2, 8, 8)],
+)  # fmt: skip
+@pytest.mark.parametrize("exponent", [1.01, 1.2])
+def test_the_busiest_rank_is_that_of_tokens_dealt_by_hand(tokens, top_k, count, ranks, exponent):
+    met, blocks = experts.busiest_ranks(np.array([[tokens, 4096, 1536, top_k, count, ranks, 2, exponent]], float))
+    expected = busiest_by_hand(tokens, top_k, count, ranks, exponent)
+    assert [met[0], *blocks[0]] == pytest.approx(expected, rel=0.02)
+
+
+def test_uneven_tokens_make_the_busiest_rank_slower_the_more_ranks_there_are():
+    first = {name: first for name, (_, first, _) in experts.BOUNDS.items()}
+
+    def took(ranks, exponent):
+        shape = np.array([[8192, 4096, 14336, 2, 8, ranks, 2, exponent]], float)
+        return float(experts.experts_us(first, CHIP, 2.0, shape)[0])
+
+    uneven = [took(ranks, 1.2) / took(ranks, 0.0) for ranks in (1, 2, 4, 8)]
+    assert uneven == sorted(uneven)
+    assert uneven[0] == pytest.approx(1, rel=0.03)
+    assert 1.5 < uneven[-1] < 4  # of two choices among eight, one expert in all gets up to half the rows
 
 
 def test_residuals_lie_over_these_logarithms():
     row = np.array([[8.0, 1024, 32, 4]])
     assert families._attention_points(row).tolist() == [[10, 8, 3]]
     assert families._decode_points(row).tolist() == [[10, 5, 3]]
-    assert families._expert_points(np.array([[16.0, 9, 64, 8, 128, 4, 2]])).tolist() == [[4, 2, 6, 4]]
+    assert families._expert_points(np.array([[16.0, 9, 64, 8, 128, 4, 2, 1.2]])).tolist() == [[4, 2, 6, 4]]
     assert FAMILIES["products"].points(np.array([[2.0, 8, 64]])).tolist() == [[1, 3, 6]]
     assert {name: family.peak for name, family in FAMILIES.items()} == {
         "products": "", "prompts": "bf16", "decodes": "bf16", "experts": "",
@@ -328,7 +376,7 @@ def test_files_of_experts_and_attention_are_read_row_by_row(tmp_path):
     text = (
         "moe_dtype,num_tokens,hidden_size,inter_size,topk,num_experts,moe_tp_size,moe_ep_size,distribution,latency_ms\n"
         "fp8,64,4096,1536,8,128,2,4,balanced,0.5\n"
-        "nvfp4,1,2688,1856,6,128,4,1,uneven,0.25\n"
+        "nvfp4,1,2688,1856,6,128,4,1,power_law_1.2,0.25\n"
         "fp8,64,4096,1536,8,128,2,0,balanced,0.5\n"
         "fp8,16,4096,1536,8,128,1,4,balanced,0\n"
         "bfloat16,64,4096,1536,8,128,1,1,balanced,2\n"
@@ -336,9 +384,13 @@ def test_files_of_experts_and_attention_are_read_row_by_row(tmp_path):
     path.write_bytes(gzip.compress(text.encode()))
     found = {one.type: (one.family, one.shapes.tolist(), one.times_us.tolist()) for one in read_measured(path)}
     assert found == {
-        "fp8/balanced": ("experts", [[64, 4096, 768, 8, 128, 4, 2]], [500]),
-        "fp4/uneven": ("experts", [[1, 2688, 464, 6, 128, 1, 1]], [250]),  # Nemotron 3 has one matrix up
-        "bf16/balanced": ("experts", [[64, 4096, 1536, 8, 128, 1, 2]], [2000]),
+        "fp8/balanced": ("experts", [[64, 4096, 768, 8, 128, 4, 2, 0]], [500]),
+        "fp4/power_law_1.2": (
+            "experts",
+            [[1, 2688, 464, 6, 128, 1, 1, 1.2]],
+            [250],
+        ),  # Nemotron 3 has one matrix up
+        "bf16/balanced": ("experts", [[64, 4096, 1536, 8, 128, 1, 2, 0]], [2000]),
     }
     path = tmp_path / "t.csv"
     path.write_text(

@@ -37,6 +37,7 @@ class Nic(Entry):
         "verbs"  # srd: packets sprayed over paths, delivered out of order, no pauses
     )
     spray_paths: Figure[Count] | None = None
+    reported_latency: Figure[Duration] | None = None  # what its driver tells NCCL's tuner of the network
 
 
 class VerbsDevice(Entry):

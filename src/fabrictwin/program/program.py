@@ -105,6 +105,11 @@ class Connections:
     def __len__(self) -> int:
         return len(self.cost_ps)
 
+    @property
+    def inside_domain(self) -> npt.NDArray[np.bool_]:
+        """[E] edges that no adapter carries: those inside a host, or a rack that is one NVLink domain."""
+        return (self.nic_out == NONE) & (self.nic_in == NONE)
+
 
 @dataclass(frozen=True)
 class SoftwareCosts:
@@ -122,7 +127,7 @@ class Transport:
 
     wire_bytes: int = 1  # on the wire for `data_bytes` of data: flags that travel with them
     data_bytes: int = 1
-    rate_share: float = 1.0  # of a wire's rate that this protocol gets
+    rate_share: float = 1.0  # of a wire's rate that this protocol gets inside a host or NVLink domain
     connections: Connections | None = None  # None: every edge takes the shortest path at `SoftwareCosts.step_ps`
     service_level: int | None = None  # or the priority on Ethernet; None: as the engine's options say
 

@@ -72,6 +72,7 @@ INSIDE: tuple[Figure, ...] = (
     ("own", None),
     ("own_reduced", None),
 )
+SPRAYED: tuple[Figure, ...] = (("base", None), ("hop", None))
 IN_SWITCH: tuple[Figure, ...] = (("nvls", None), ("nvls_chunk", None), ("nvls_share", None))
 
 
@@ -95,24 +96,9 @@ FITS = (
         INSIDE + IN_SWITCH,
         (*_device_series("b200", "b300", "gb200", "gb300"), "b200-8-stas"),
     ),
-    Fit(
-        "between",
-        "srd-ampere",
-        (("base", None), ("tree_hop", 0), ("tree_hop", 1), ("tree_hop", 2)),
-        ("a100-16-aws",),
-    ),
-    Fit(
-        "between",
-        "srd-hopper",
-        (("base", None), ("tree_hop", 0), ("tree_hop", 1), ("nvls_tree_hop", None)),
-        ("h100-16-aws",),
-    ),
-    Fit(
-        "between",
-        "srd-blackwell",
-        (("base", None), ("tree_hop", 1), ("nvls_tree_hop", None), ("ring_hop", 1), ("ring_hop", 2)),
-        ("b200-32-stas",),
-    ),
+    Fit("between", "srd-ampere", SPRAYED, ("a100-16-aws",)),
+    Fit("between", "srd-hopper", (*SPRAYED, ("nvls_tree_hop", None)), ("h100-16-aws",)),
+    Fit("between", "srd-blackwell", SPRAYED, ("b200-32-stas",)),
 )
 
 
@@ -151,11 +137,11 @@ def _acting(costs: StepCosts, asked: Asked, nodes: int) -> Hashable:
     """Return the costs that a way has to do with: equal ones give equal times."""
     task, choice = asked
     if choice is None:
-        inside, exchange = costs.inside, task.kind == "all_to_all"
+        exchange = task.kind == "all_to_all"
         bases = [
             costs.sends(p, exchange=exchange, nodes=nodes, own_part=part) for p in Protocol for part in (0, 1)
         ]
-        return *bases, inside.send_hop, inside.pcie_hop, costs.between.send_hop
+        return *bases, *(tuple(costs.send_hops_us(p).values()) for p in Protocol)
     algorithm, protocol = choice.algorithm, choice.protocol
     hops = tuple(costs.hops_us(algorithm, protocol).values())
     reduced = task.kind == "all_reduce"

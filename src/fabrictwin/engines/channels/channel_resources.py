@@ -82,11 +82,13 @@ class _Columns:
     flow_bytes: I64  # [C] of the busiest edge
     ratio: F64  # [E] of an edge's bytes to those of its channel's busiest
     on_wire: F64  # [E] bytes on the wire for a byte of data
-    drag: F64  # [E] what of a wire's time a byte takes, beside its own
+    drag: F64  # [E] what of a wire's time a byte takes inside a host or rack, beside its own
     message: I64  # [C] bytes of one message
 
     @classmethod
-    def of(cls, communications: Sequence[Communication], edges: Sequence[patterns.Edges]) -> _Columns:
+    def of(
+        cls, communications: Sequence[Communication], edges: Sequence[patterns.Edges], how: Connections
+    ) -> _Columns:
         counts = np.array([len(c.channels) for c in communications], np.int64)
         first = starts_of(counts)
         row = starts_of([len(e) for e in edges])
@@ -105,7 +107,9 @@ class _Columns:
             on_wire=np.array(
                 [c.transport.wire_bytes / c.transport.data_bytes for c in communications], np.float64
             )[of],
-            drag=np.array([1.0 / c.transport.rate_share for c in communications], np.float64)[of],
+            drag=np.where(
+                how.inside_domain, np.array([1.0 / c.transport.rate_share for c in communications])[of], 1.0
+            ),
             message=join([message_bytes(c.channels) for c in communications], np.int64),
         )
 
@@ -163,7 +167,7 @@ def bind(
         edges = [patterns.edges(c.channels) for c in communications]
     fabric = connections.fabric
     found, beside, how = connections.paths(communications, edges, rank_node)
-    columns = _Columns.of(communications, edges)
+    columns = _Columns.of(communications, edges, how)
     channel, channels = columns.channel, columns.channels
     edge_ps, criticals, beyond = _on_the_way(communications, edges, columns, found, how, fabric)
     total = np.bincount(channel, weights=edge_ps, minlength=channels)

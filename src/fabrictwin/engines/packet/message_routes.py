@@ -118,7 +118,12 @@ def guides(communication: Communication) -> dict[tuple[int, int, int], tuple[Gui
         how.into.tolist(),
         how.paths.tolist(),
         (how.round_robin & ~single[edges.channel]).tolist(),
-        map(Pace, how.limit.tolist(), following.tolist(), [transport.rate_share] * len(how)),
+        map(
+            Pace,
+            how.limit.tolist(),
+            following.tolist(),
+            np.where(how.inside_domain, transport.rate_share, 1.0).tolist(),
+        ),
         map(
             HostWork,
             how.send_ps_per_byte.tolist(),

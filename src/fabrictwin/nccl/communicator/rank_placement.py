@@ -21,7 +21,7 @@ from fabrictwin.nccl.search.host_graphs import HostView, HostViews, Wanted
 from fabrictwin.nccl.settings.release_rules import Rules
 from fabrictwin.nccl.settings.settings import Settings
 from fabrictwin.nccl.topology.detect import described, detect, machine_of, machines_of
-from fabrictwin.nccl.topology.net_devices import IB, HostNetwork, network_of, reducing_adapters
+from fabrictwin.nccl.topology.net_devices import IB, SOCKET, HostNetwork, network_of, reducing_adapters
 from fabrictwin.nccl.topology.system import System, by_itself, machine_with, restricted
 from fabrictwin.nccl.topology.topology_paths import Policy
 
@@ -201,7 +201,8 @@ def _view(fabric: Fabric, host: _Host, rules: Rules, policy: Policy, wanted: Wan
     link = catalog.nvlink(entry.nvlink).kernel_rate.value / 8e9 if entry.nvlink else 0.0
     kind = described(fabric, host.number, host.file) if host.file else ""
     adapters, gpus = host.network.adapters, host.gpus
-    system = detect(fabric, host.number, adapters=adapters, sharp=host.reducing, host_type=kind)
+    sockets = host.network.name == SOCKET
+    system = detect(fabric, host.number, adapters=adapters, sharp=host.reducing, sockets=sockets, host_type=kind)
     first_gpu = first_net = 0
     if wanted.machines_apart and system.parts > 1:
         system, first_gpu, first_net = by_itself(machine_with(system, gpus))

@@ -290,7 +290,6 @@ class Lowering:
             own_part=own_part(task, self.communicator),
         )
         rate = block_gbps * GB / PS_PER_S * lanes
-        net = costs.between.send_hop
         edges = patterns.edges(channels)
         return self._communication(
             task,
@@ -301,7 +300,7 @@ class Lowering:
             rate_share=share,
             connections=self.connector.connect(
                 edges,
-                {"nvlink": costs.inside.send_hop, "pcie": costs.inside.pcie_hop[protocol], "net": net},
+                costs.send_hops_us(protocol),
                 channel_rate=rate * wire / data,
                 messages=message_bytes(channels),
             ),

@@ -9,6 +9,7 @@ share NVLink switches is one system of several machines.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.units import PS_PER_US
 from fabrictwin.catalog import hosts
 from fabrictwin.fabric.fabric import NONE, Fabric, LinkKind
 from fabrictwin.nccl.topology.system import Device, Kind, LinkClass, NetPort, Processor, System, SystemBuilder
@@ -69,7 +71,7 @@ def machine_of(fabric: Fabric, node: int) -> int:
 def machines_of(host_type: str) -> dict[str, int]:
     """The machine of each GPU of a catalog host, by name."""
     count = len(catalog.host(host_type).nics)
-    system = system_of(host_type, (1.0,) * count, (False,) * count)
+    system = system_of(host_type, (NetPort(bw=1.0),) * count)
     return {system.devices[g].name: system.devices[g].part for g in system.of(Kind.GPU)}
 
 
@@ -99,24 +101,38 @@ def detect(
     *,
     adapters: Collection[int] | None = None,
     sharp: Collection[int] = (),
+    sockets: bool = False,
     host_type: str = "",
 ) -> System:
     """The system of one host, with those of its adapters (by number there) that NCCL takes, or all.
 
-    `sharp` are adapters (of the fabric) that reach switches which reduce; `host_type` is what to take the host
-    for, where not for what it is. Raises ConfigError.
+    `sharp` are adapters (of the fabric) that reach switches which reduce; with `sockets` no driver
+    is asked; `host_type` is what to take the host for, where not for what it is. Raises ConfigError.
     """
     template = fabric.templates[fabric.host_template[host]]
     first = int(np.searchsorted(fabric.nic_node, fabric.host_node_start[host]))
     count = len(template.nics)
     taken = range(count) if adapters is None else adapters
-    ports = tuple(adapter_gbps(fabric, first + k) if k in taken else 0.0 for k in range(count))
-    return system_of(host_type or template.type, ports, tuple(first + k in sharp for k in range(count)))
+    ports = tuple(
+        NetPort(
+            bw=adapter_gbps(fabric, first + k) if k in taken else 0.0,
+            latency=0.0 if sockets else _reported_us(template.nic_types[k]),
+            coll=first + k in sharp,
+        )
+        for k in range(count)
+    )
+    return system_of(host_type or template.type, ports)
+
+
+def _reported_us(nic_type: str) -> float:
+    """Latency in µs that an adapter's driver tells of its network; 0 where it tells none."""
+    reported = catalog.nic(nic_type).reported_latency if nic_type else None
+    return 0.0 if reported is None else reported.value / PS_PER_US
 
 
 @cache
-def system_of(host_type: str, ports: tuple[float, ...], reduces: tuple[bool, ...]) -> System:
-    """The system of a catalog host whose adapters' ports run at those rates (GB/s, 0 is down)."""
+def system_of(host_type: str, ports: tuple[NetPort, ...]) -> System:
+    """The system of a catalog host whose adapters have those ports (0 GB/s is down), numbered here."""
     host = catalog.host(host_type)
     builder = SystemBuilder()
     part = _machines(host)
@@ -126,7 +142,7 @@ def system_of(host_type: str, ports: tuple[float, ...], reduces: tuple[bool, ...
         chip = catalog.chip(host.chips["cpu"]).processor
         numbers[cpu] = builder.add(Device(Kind.CPU, cpu, part[cpu], int(cpu[3:]), cpu=_processor(chip)))
         reckoned[numbers[cpu]] = chip.reckoned_rate.value / _BPS_PER_GBPS if chip else 0.0
-        _descend(builder, host, cpu, numbers=numbers, ports=ports, reduces=reduces, part=part[cpu])
+        _descend(builder, host, cpu, numbers=numbers, ports=ports, part=part[cpu])
     _join_gpus(builder, host, numbers)
     builder.connect_cpus(reckoned)
     return builder.build()
@@ -161,8 +177,7 @@ def _descend(
     above: str,
     *,
     numbers: dict[str, int],
-    ports: tuple[float, ...],
-    reduces: tuple[bool, ...],
+    ports: tuple[NetPort, ...],
     part: int,
 ) -> None:
     """Add what hangs below a processor or PCI switch, in the order of the host's nodes; links come afterwards."""
@@ -180,19 +195,19 @@ def _descend(
         wire = catalog.link(edge.link).kind
         if kind == "pcie_switch":
             numbers[far] = builder.add(Device(Kind.PCI, far, part))
-            _descend(builder, host, far, numbers=numbers, ports=ports, reduces=reduces, part=part)
+            _descend(builder, host, far, numbers=numbers, ports=ports, part=part)
         elif kind == "gpu":
             capability = catalog.gpu(host.gpu).compute_capability.value
             numbers[far] = builder.add(Device(Kind.GPU, far, part, int(far[3:]), capability=capability))
         else:
             k = int(far[3:])
-            if not ports[k]:
+            if not ports[k].bw:
                 continue
             nic = host.nics[k]
             numbers[far] = builder.add(Device(Kind.NIC, nic.hca, part))
-            port = NetPort(asic=k + 1, bw=ports[k], coll=reduces[k])
+            port = replace(ports[k], asic=k + 1)
             net = builder.add(Device(Kind.NET, nic.hca, part, k, net=port))
-            builder.connect(numbers[far], net, LinkClass.NET, ports[k])
+            builder.connect(numbers[far], net, LinkClass.NET, port.bw)
         if wire == "pcie":
             builder.connect(numbers[far], numbers[above], LinkClass.PCI, _gbps(edge))
 

@@ -62,6 +62,7 @@ class CostsBetween:
     collnet: float  # base of in-network reduction
     collnet_hop: float
     send_hop: float
+    hop: float  # of every step, beside its own: what this network takes longer than InfiniBand
     base: float  # once, where several hosts take part: meeting, the proxies' start
 
 
@@ -106,6 +107,7 @@ class StepCosts:
             nvls_tree_hop=between.nvls_tree_hop * by.hop,
             collnet_hop=between.collnet_hop * by.hop,
             send_hop=between.send_hop * by.hop,
+            hop=between.hop * by.hop,
         )
         return StepCosts(inside, between)
 
@@ -143,14 +145,20 @@ class StepCosts:
         rate = min(block, inside.exchange_gbps) if exchange else block
         return once + (self.between.base if nodes > 1 else 0.0), share, rate
 
+    def send_hops_us(self, protocol: Protocol) -> dict[str, float]:
+        """Time in µs of a send over "nvlink", "pcie" and "net"."""
+        net = self.between.hop + self.between.send_hop
+        return {"nvlink": self.inside.send_hop, "pcie": self.inside.pcie_hop[protocol], "net": net}
+
     def hops_us(self, algorithm: Algorithm, protocol: Protocol) -> dict[str, float]:
         """Time in µs of a step over "nvlink", "pcie" and "net"."""
         tree = algorithm in (Algorithm.TREE, Algorithm.COLLNET_CHAIN)
         net = (self.between.tree_hop if tree else self.between.ring_hop)[protocol]
+        nvls = algorithm == Algorithm.NVLS_TREE
         return {
             "nvlink": (self.inside.tree_hop if tree else self.inside.ring_hop)[protocol],
             "pcie": self.inside.pcie_hop[protocol],
-            "net": self.between.nvls_tree_hop if algorithm == Algorithm.NVLS_TREE else net,
+            "net": self.between.hop + (self.between.nvls_tree_hop if nvls else net),
         }
 
 

@@ -3,13 +3,15 @@
 t = launch + (compute³ + memory³)^⅓ + rows moved. A rank's tokens fall on the experts that it holds; each expert
 that some token goes to reads its weights, and works on its tokens in blocks of 16 to 128. Rows of all tokens are
 moved, whatever share of the experts a rank holds: sorted, activated and added up. Widths whose rows do not begin
-on sectors of memory, as tensor parallelism leaves some, take longer. How unevenly tokens fall is a distribution of
-its own, whose measured residuals say what it costs.
+on sectors of memory, as tensor parallelism leaves some, take longer. Where tokens fall unevenly, by a power law,
+the rank that gets most of them sets the pace.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -35,22 +37,22 @@ BOUNDS: Mapping[str, tuple[float, float, float]] = {
 a row's hidden and inner values are moved; expert: for each expert that is met; power: what long kernels lose;
 sectors: what products lose whose rows do not begin on sectors of memory."""
 SECTOR_BYTES = 32
+MOST_PASSES = 8
+DRAWS = 5  # as the measurements were: each is the mean of five
 
 
 def experts_us(constants: Mapping[str, float], chip: Chip, operand_bytes: float, shapes: F64) -> F64:
     """Return times in microseconds.
 
     `shapes`: rows of (tokens, hidden, inner width on the rank, experts a token, experts in all, ranks that share
-    them, matrices up: two of gated experts, else one).
+    them, matrices up: two of gated experts, else one, exponent of the power law by which tokens fall on experts, 0
+    where all get as many).
     """
-    tokens, hidden, inner, top_k, count, ranks, ups = shapes.T
-    own = np.maximum(count / ranks, 1.0)
-    rows = np.maximum(tokens * top_k / ranks, 1.0)
-    met = np.minimum(own, rows)
-    each = rows / met
+    tokens, hidden, inner, top_k, _, _, ups, _ = shapes.T
+    met, blocks_of = busiest_ranks(shapes)
     compute = np.full(len(tokens), np.inf)
-    for block in BLOCKS:
-        blocks = np.ceil(each / block) * met
+    for place, block in enumerate(BLOCKS):
+        blocks = blocks_of[:, place]
         time = _grouped(constants, chip, operand_bytes, block, blocks, ups * inner, hidden)
         time = time + _grouped(constants, chip, operand_bytes, block, blocks, hidden, inner)
         compute = np.minimum(compute, time)
@@ -69,6 +71,57 @@ def experts_us(constants: Mapping[str, float], chip: Chip, operand_bytes: float,
     )
     times: F64 = constants["launch"] + body + moved + constants["expert"] * met
     return times
+
+
+def busiest_ranks(shapes: F64) -> tuple[F64, F64]:
+    """Return what the rank with most tokens has: [N] experts that are met, [N, 4] blocks of each of `BLOCKS`."""
+    loads = np.array([_busiest(*row) for row in shapes[:, [0, 3, 4, 5, 7]].tolist()])
+    return loads[:, 0], loads[:, 1:]
+
+
+@lru_cache(maxsize=1 << 16)
+def _busiest(tokens: float, top_k: float, count: float, ranks: float, exponent: float) -> tuple[float, ...]:
+    """Return (experts met, blocks of 16, 32, 64, 128 tokens) of the busiest rank, the mean of several draws."""
+    own = max(round(count / ranks), 1)
+    if not exponent:
+        rows = max(tokens * top_k / ranks, 1.0)
+        met = min(max(count / ranks, 1.0), rows)
+        return met, *(math.ceil(rows / met / block) * met for block in BLOCKS)
+    weights = _power_law(own * round(ranks), exponent, tokens, many=tokens * top_k > count)
+    fallen = _whole_tokens(weights.reshape(DRAWS, -1, own), tokens, tokens * top_k)
+    busiest = fallen[np.arange(DRAWS), fallen.sum(axis=2).argmax(axis=1)]
+    met = np.maximum((busiest > 0).sum(axis=1), 1).mean()
+    return float(met), *(float(np.maximum(np.ceil(busiest / block).sum(axis=1), 1).mean()) for block in BLOCKS)
+
+
+def _power_law(experts: int, exponent: float, tokens: float, *, many: bool) -> F64:
+    """Return [draws, experts] weights by aiconfigurator's law (collector/helper.py), the same each time."""
+    least, most = (1.0, max(0.8 * tokens, 1.0)) if many else (0.01, 2.0)
+    drawn = np.random.default_rng(0).random((DRAWS, experts))
+    power = 1 - exponent
+    found: F64 = ((most**power - least**power) * drawn + least**power) ** (1 / power)
+    return found
+
+
+def _whole_tokens(weights: F64, tokens: float, rows: float) -> F64:
+    """Return [draws, ranks, experts] whole tokens near the weights, `rows` in all and at most `tokens` an expert.
+
+    What rounding and that limit leave over goes to each rank's least visited experts, what they make too much is
+    taken from its most visited.
+    """
+    found: F64 = np.minimum(np.rint(weights / weights.sum(axis=(1, 2), keepdims=True) * rows), tokens)
+    ranks, own = found.shape[1:]
+    for _ in range(MOST_PASSES):
+        left = rows - found.sum(axis=(1, 2))
+        if not left.any():
+            break
+        by_rank = np.abs(left)[:, None] // ranks + (np.arange(ranks) < np.abs(left)[:, None] % ranks)
+        by_expert = (by_rank // own)[..., None] + (np.arange(own) < (by_rank % own)[..., None])
+        sign = np.sign(left)[:, None, None]
+        change = np.zeros_like(found)
+        np.put_along_axis(change, (sign * found).argsort(axis=2, kind="stable"), by_expert, axis=2)
+        found = np.clip(found + sign * change, 0, tokens)
+    return found
 
 
 def _grouped(

@@ -74,7 +74,7 @@ def _experts(constants: Mapping[str, float], chip: Chip, form: Format, shapes: F
 
 
 def _expert_points(shapes: F64) -> F64:
-    tokens, _, inner, top_k, count, ranks, _ = shapes.T
+    tokens, _, inner, top_k, count, ranks, *_ = shapes.T
     return _log2(np.stack([tokens, ranks, inner, count / top_k], axis=1))
 
 

@@ -29,6 +29,7 @@ US_PER_MS = 1000.0
 UNGATED = ((2688, 1856, 6, 128), (1024, 2688, 22, 512), (2048, 5120, 22, 512))
 """Hidden, inner, experts a token and in all of Nemotron 3, whose experts have one matrix up and squared ReLU; the
 tables do not tell (https://huggingface.co/nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16, `mlp_hidden_act: relu2`)."""
+POWER_LAW = "power_law"
 LONGEST_FIELD = 200
 LEAST_SIDE = 256
 """n and k of products below which launch is all there is to see."""
@@ -115,14 +116,15 @@ def read_measured(path: Path) -> list[Measured]:
         shapes = _numbers(
             columns, path, "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_ep_size"
         )
-        shapes = np.column_stack([shapes, np.where(_ungated(shapes), 1.0, 2.0)])
         _need(columns, path, "distribution")
+        exponents = [exponent_of(name) for name in columns["distribution"].tolist()]
+        shapes = np.column_stack([shapes, np.where(_ungated(shapes), 1.0, 2.0), exponents])
         parts = _numbers(columns, path, "moe_tp_size")[:, 0]
         if (parts < 1).any():
             raise ConfigError("got a size below 1, expected a count of GPUs", file=path, key="moe_tp_size")
         shapes[:, 2] /= parts
         kinds = np.char.add(np.char.add(_types(columns["moe_dtype"]), "/"), columns["distribution"])
-        whole: Mask = np.asarray((shapes >= 1).all(axis=1))
+        whole: Mask = np.asarray((shapes[:, :-1] >= 1).all(axis=1))
         return _by_type("experts", kinds, shapes, times, whole)
     if "kv_cache_dtype" in columns:
         shapes = _numbers(columns, path, "batch_size", "isl", "num_heads", "num_key_value_heads")
@@ -134,6 +136,15 @@ def read_measured(path: Path) -> list[Measured]:
         found = _by_type("prompts", kinds, shapes, times, kept & ~decodes)
         return found + _by_type("decodes", kinds, shapes, times, kept & decodes)
     raise ConfigError("got none of the columns gemm_dtype, moe_dtype, kv_cache_dtype", file=path)
+
+
+def exponent_of(distribution: str) -> float:
+    """Return the exponent of `power_law_1.01`; 0 of `balanced` and what is not known."""
+    name, _, text = distribution.rpartition("_")
+    try:
+        return float(text) if name == POWER_LAW else 0.0
+    except ValueError:
+        return 0.0
 
 
 def _ungated(shapes: F64) -> Mask:
