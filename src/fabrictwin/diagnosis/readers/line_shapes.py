@@ -55,7 +55,7 @@ class LineShapes(dict[str, str]):
         return stays
 
     def _stays(self, letters: str, number: str = "") -> str:
-        """What stays of letters, with the number behind them: a name and its number are one."""
+        """Return what stays of letters and the number behind them: a name and its number are one."""
         if len(letters) == 1 or not self._knows(letters.lower()):
             return number or (letters if len(letters) == 1 else "w")
         return letters + number
