@@ -15,11 +15,13 @@ import pytest
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import load_spec
 from fabrictwin.nccl.settings.settings import read_settings
+from fabrictwin.serving.config.server import server, serving_section
 from fabrictwin.serving.network.exchange import between_hosts, exchange, to_fellows
 from fabrictwin.serving.network.nccl_times import NcclTimes, SendTimes
 from fabrictwin.serving.network.placement import place
 from fabrictwin.serving.predict import Prediction, predict
 from fabrictwin.serving.step.deepep import DeepEp, Tokens
+from fabrictwin.serving.step.shape import StepShape
 from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.twin.twin import Twin
 
@@ -205,3 +207,27 @@ def test_experts_that_are_spread_leave_more_memory(tmp_path: Path) -> None:
     freed = 32 * 8 * 3 * 4096 * 14336 * 2 // 8
     page = 16 * 32 * 2 * 4 * 128 * 2
     assert wide.server.layout.blocks - alone.server.layout.blocks == pytest.approx(freed / page, abs=1)
+
+
+def test_experts_padded_to_blocks_do_not_care_how_many_tokens_there_are(tmp_path: Path) -> None:
+    """vLLM 0.12 on Hopper: a step of 4 tokens works on as many blocks of experts in fp8 as one of 24."""
+    model = {
+        "model_type": "qwen3_moe", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 8,
+        "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 32000,
+        "max_position_embeddings": 8192, "num_experts": 128, "num_experts_per_tok": 8,
+        "moe_intermediate_size": 1536, "tie_word_embeddings": False, "attention_bias": False, "_name": "mixture",
+    }  # fmt: skip
+
+    def experts_us(tokens: int, release: str, quantization: str = "fp8") -> float:
+        sizes = {"tensor_parallel_size": 2, "release": release, "quantization": quantization}
+        path = tmp_path / "server.yaml"
+        path.write_text(spec_text({"model": model, **sizes}, hosts=1))
+        spec = load_spec(path)
+        cost = server(spec, serving_section(spec)).make()[0].cost  # type: ignore[attr-defined]
+        cost.stages_ps(StepShape(tokens, tokens, tokens * 100, 100, 100, [], tokens, uniform=True))
+        return float(cost.decode_parts(mixed=False).experts) / tokens
+
+    assert experts_us(24, "0.12") < 1.5 * experts_us(4, "0.12")  # weights of more experts are read
+    assert experts_us(24, "0.19") > 1.9 * experts_us(4, "0.19")  # blocks of tokens that there are
+    assert experts_us(24, "0.12", "none") > 1.9 * experts_us(4, "0.12", "none")
+    assert experts_us(4, "0.12") > 2.5 * experts_us(4, "0.19")

@@ -27,6 +27,10 @@ from fabrictwin.workload.model.model_sizes import Model
 PRECISIONS: dict[str, Precision] = {"none": "bf16", "fp8": "fp8", "fp4": "fp4"}
 FLASHINFER_RELEASES = ("0.33",)
 """Whose all-reduces are FlashInfer's where they can be: 0.29 and newer, taken for the last modelled."""
+PADDING_RELEASES, PADDING_CAPABILITY = ("0.12",), 90
+"""Whose experts in fp8 with a scale a block go to DeepGEMM in steps of any size on Hopper: until 0.12
+`is_deep_gemm_e8m0_used` overrides `_valid_deep_gemm` (`fused_moe.py`); 0.15 prefers FlashInfer's, 0.19 Triton's
+(`oracle/fp8.py`)."""
 DEEPEP: dict[str, Mode] = {"deepep_low_latency": "low latency", "deepep_high_throughput": "normal"}
 
 
@@ -157,7 +161,14 @@ def _experts(found: Machine, serving: Serving, model: Model, where: Placement | 
         else:
             nccl = found.nccl(where.data_group())
             traffic = GatherScatter(nccl, data, model.expert_hidden, experts.count)
-    return ExpertLayout(data, size, whole, traffic, reduces=serving.all2all_backend not in DEEPEP)
+    deepep = serving.all2all_backend in DEEPEP
+    padded = (
+        serving.quantization == "fp8"
+        and serving.release in PADDING_RELEASES
+        and int(catalog.gpu(found.gpu).compute_capability.value) == PADDING_CAPABILITY
+        and not deepep
+    )
+    return ExpertLayout(data, size, whole, traffic, reduces=not deepep, padded=padded)
 
 
 def _deepep(found: Machine, serving: Serving, model: Model, where: Placement) -> DeepEpTraffic:

@@ -161,7 +161,8 @@ class AnalyticCost:
         model, spread = self._model, self._spread
         inner = experts.ffn if spread.whole else -(-experts.ffn // spread.ranks)
         ranks = spread.ranks if spread.whole else 1
-        return self._kernels.experts(tokens, experts, model.expert_hidden, inner, model.ups, ranks=ranks)
+        timed = self._kernels.padded_experts if spread.padded else self._kernels.experts
+        return timed(tokens, experts, model.expert_hidden, inner, model.ups, ranks=ranks)
 
     def _routed_table(self, max_tokens: int) -> list[float]:
         """Routed experts by tokens of all data parallel ranks, the mean over layers with and without them."""

@@ -76,6 +76,7 @@ class ExpertLayout:
         whole: Experts are whole on their ranks.
         traffic: Ways of tokens to them, None without data parallelism.
         reduces: An all-reduce of the tensor parallel group ends the layer.
+        padded: Each expert's tokens are padded to blocks of 128 rows, which are all worked on (DeepGEMM).
     """
 
     data: int = 1
@@ -83,6 +84,7 @@ class ExpertLayout:
     whole: bool = False
     traffic: Traffic | None = None
     reduces: bool = True
+    padded: bool = False
 
     @property
     def ranks(self) -> int:

@@ -17,10 +17,11 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.workload.layers.number_formats import Precision
 from fabrictwin.workload.model.model_blocks import Experts
-from fabrictwin.workload.operators import attention, tables
+from fabrictwin.workload.operators import attention, grouped, tables
 from fabrictwin.workload.operators.measurements import exponent_of
 from fabrictwin.workload.operators.tables import Table
 
+WIDE_BYTES = 2
 SMALL_US = 2.4
 """Least time of a norm, a rotation or an activation (LLMServingSim's profiles: 1.9 to 2.9)."""
 UNEVEN = "power_law_1.01"
@@ -79,6 +80,32 @@ class Kernels:
             [[tokens, hidden, inner, experts.top_k, experts.count, ranks, ups, self._unevenness]], float
         )
         return float(self._experts.time_us(chip, shape)[0])
+
+    def padded_experts(
+        self, tokens: int, experts: Experts, hidden: int, inner: int, ups: int, *, ranks: int = 1
+    ) -> float:
+        """Return the time of a layer's experts in fp8 by DeepGEMM's contiguous layout, as vLLM calls it.
+
+        The host does not know how many tokens each expert gets, so there are rows for every token and choice and
+        127 more for every expert (`compute_aligned_M`); blocks without tokens are the first expert's, and are
+        worked on as well (`deepgemm_moe_permute`). Experts are taken to be chosen at random.
+        """
+        own = max(experts.count // ranks, 1)
+        rows = -(-(tokens * experts.top_k + own * (grouped.BLOCK - 1)) // grouped.BLOCK) * grouped.BLOCK
+        met = own * (1 - (1 - experts.top_k / experts.count) ** tokens)
+        chip = tables.chip_of(self.gpu.name, "products", "fp8")
+        time = grouped.grouped_us(chip, rows, ups * inner, hidden, met)
+        time += grouped.grouped_us(chip, rows, hidden, inner, met)
+        copies = tokens * experts.top_k / ranks
+        moved = (
+            *(0, 0, 0, 0),  # the choice, counts, clearing, where each expert's rows begin
+            tokens * hidden * (WIDE_BYTES + 1),
+            copies * hidden * 2,
+            rows * inner * (ups + 1) * WIDE_BYTES,
+            rows * inner * (WIDE_BYTES + 1),
+            (copies + tokens) * hidden * WIDE_BYTES,
+        )
+        return time + sum(self.small(each) for each in moved)
 
     def prompt_attention(
         self, heads: int, chunks: Sequence[tuple[int, int]], width: int, kv_bytes_per_token: float
