@@ -126,6 +126,21 @@ RIGHT = [
     ("no-rdma-device", "server - fatal - operator(): caught exception: socket  No such device (19)\n"),
     ("no-rdma-device", "Device frob_3 port 1: issm character device missing from /sys/class/infiniband_mad\n"),
     ("transport-retry", "E1 7:8:9 203020 frob_task.cpp:3] Failed to complete transfers after 60 seconds for batch 7\n"),
+    ("gpu-lost", "XID 79(GPU has fallen off the bus) on PCI:0000:1f:00\n"),
+    ("gpu-lost", "cannot read rows of GPU-77: nvml call: ERROR_GPU_IS_LOST\n"),
+    ("driver-mismatch", "nvmlDeviceGetCount() = 9, ret: 9\n"),
+    ("cuda-driver-old", "some-plugin: symbol lookup error: some-plugin: undefined symbol: nvmlFrobnicate_v2\n"),
+    ("transport-none", "[7.5] [n1:3:0] ucp.c:9 UCX ERROR no usable transports/devices (asked a,b on all devices)\n"
+     "Abort(77): Fatal error in internal_Init_thread: MPI_Init_thread(argc=nil) failed\n"),
+    ("transport-none", "[n5:17] PML frob cannot be selected\n[n6:9] PMIX ERROR: UNREACHABLE in file frob.c at line 7\n"),
+    ("pmi-mismatch", "[n5:17] PMIX ERROR: NOT-FOUND in file frob.c at line 7\n"),
+    ("not-infiniband", "ibwarn: [77] mad_rpc_open_port: client_register for mgmt 1 failed\nfrobquery: iberror: failed: port '0'\n"),
+    ("library-mismatch", "frob:2 NCCL WARN NET/OFI Couldn't set FI_OPT_FROB_SIZE. RC: -92\n"),
+    ("resource-unavailable", "salloc: Prolog failure on node n7\nsalloc: error: Job allocation 7 has been revoked\n"),
+    ("resource-unavailable", "[2026-01-02T03:04:05.414] debug:  Node n7 has low tmp_disk size (4 < 5)\n"),
+    ("shared-memory", "[launch.py:9:sigkill_handler] ['python', 'x.py'] exits with return code = -7\n"),
+    ("host-memory", "[launch.py:9:sigkill_handler] ['python', 'x.py'] exits with return code = -9\n"),
+    ("library-missing", "subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.\n"),
     ("host-hardware", "[ 7.5] kernel BUG at /build/frob/frob.c:407!\n[ 7.6] invalid opcode: 0000 [#6] PREEMPT SMP NOPTI\n"),
 ]  # fmt: skip
 

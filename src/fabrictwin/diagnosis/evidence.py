@@ -83,6 +83,7 @@ class Evidence:
         self._kinds: dict[str, list[Fact]] = defaultdict(list)
         self.unread: list[tuple[str, str]] = []  # files that no reader knows, and why
         self.read: list[tuple[str, tuple[str, ...]]] = []  # files and the families found in them
+        self.touched: list[Fact] = []  # facts that were kept or counted since somebody emptied this
 
     def add(self, kind: str, value: Value, place: Place, subject: Subject = NOTHING, *, count: int = 1) -> None:
         """Keep a fact, or count it where it is known."""
@@ -90,12 +91,14 @@ class Evidence:
         known = self._known.get(key)
         if known is not None:
             known.count += count
+            self.touched.append(known)
             return
         kept = self._kinds[kind]
         if len(kept) < MOST_OF_A_KIND:
             fact = Fact(kind, subject, value, place, count)
             self._known[key] = fact
             kept.append(fact)
+            self.touched.append(fact)
 
     def of(self, *kinds: str) -> list[Fact]:
         """Facts of these kinds."""

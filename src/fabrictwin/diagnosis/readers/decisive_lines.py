@@ -27,7 +27,7 @@ _TROUBLE = (
     b"incorrect", b"non-", b"undefined", b"unsupported", b"only ", b"too ", b"inactive", b"unbound", b"lower than",
     b"storm", b"stuck", b"replayed", b"rewound", b"less than", b"more than", b"greater than", b"larger than",
     b"crit ", b"backtrace", b"hang", b"hung", b"unset", b"restart", b"drain", b"reject", b"violat",
-    b"loss", b"drop", b"skip", b"differ", b"not at max", b" bug", b"oops",
+    b" low ", b"loss", b"drop", b"skip", b"differ", b"not at max", b" bug", b"oops",
 )  # fmt: skip
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
 _FATAL = re.compile(
@@ -54,6 +54,7 @@ _HOST = re.compile(r"\[?([A-Za-z][\w.-]{1,62}):\d{1,9}:\d{1,9}\b|@([a-z][\w-]{1,
 _RANK = re.compile(r"\[(?:rank|default)(\d{1,6})\]|\b[Rr]ank:? ?(\d{1,6})\b|\[\d+,(\d{1,6})\]<")
 _ADAPTER = re.compile(r"\b(mlx\d_\w+|irdma\d+|bnxt_re\d+|rocep\w+|ibp\w+|efa_\d+)\b")
 _SECONDS = re.compile(r"(?:^|[\sT\[])(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)")
+UNMISTAKABLE = 0.92  # from so sure on a mechanism tells of trouble by itself, without a word of it
 MOST_SHAPES, MOST_KEPT = 50_000, 4_000
 # of lines of one shape: how many are asked whom they are about, and how many answers are kept
 MOST_COMPARED, MOST_SUBJECTS = 1_000, 16
@@ -80,12 +81,26 @@ class _Kept:
     count: int = 1
 
 
-class _Message:
+class Message:
     """Lines of trouble of one shape: what was kept of them, for each host, rank or adapter that they are about."""
 
-    def __init__(self, first: _Kept) -> None:
+    def __init__(self, first: _Kept | None) -> None:
         self.first, self.seen = first, 1
-        self.subjects = {first.about}
+        self.subjects = {first.about} if first is not None else set()
+
+    @property
+    def is_settled(self) -> bool:
+        """Return true where another line of this shape is counted and no more."""
+        return self.first is None or self.seen > MOST_COMPARED or len(self.subjects) >= MOST_SUBJECTS
+
+    def again(self) -> None:
+        """Count one more line of this shape."""
+        if self.first is not None:
+            self.seen += 1
+            self.first.count += 1
+
+
+NOTHING = Message(None)  # lines that say nothing
 
 
 class DecisiveLines:
@@ -94,28 +109,34 @@ class DecisiveLines:
     def __init__(self, sink: Sink, shapes: LineShapes) -> None:
         self.sink = sink
         self.shapes = shapes
-        self._messages: dict[str, _Message | None] = {}
+        self._messages: dict[str, Message] = {}
         self._kept: dict[tuple[str, tuple[str | float, ...], Subject], _Kept] = {}
 
-    def line(self, raw: bytes, text: str, *, kernel: bool) -> None:
-        """Take a line; `kernel` where it is of a kernel's log."""
+    @property
+    def is_full(self) -> bool:
+        """Return true where no further message is kept."""
+        return len(self._kept) >= MOST_KEPT
+
+    def line(self, raw: bytes, text: str, *, kernel: bool) -> Message:
+        """Take a line, and return the message that it is one of; `kernel` where it is of a kernel's log."""
         shape = self.shapes.of(text)
         if kernel:
             shape += "\n"  # a message of the kernel, of which less is said
-        known = self._messages.get(shape, self)
-        if isinstance(known, _Message):
+        known = self._messages.get(shape)
+        if known is not None:
             self._again(known, raw, text, kernel=kernel)
-        elif known is self:
-            looked = has_trouble(raw.lower()) and len(self._kept) < MOST_KEPT
-            kept = self._look(text, raw, kernel=kernel) if looked else None
-            if len(self._messages) < MOST_SHAPES:
-                self._messages[shape] = None if kept is None else _Message(kept)
+            return known
+        kept = None if self.is_full else self._look(text, raw, kernel=kernel)
+        message = NOTHING if kept is None else Message(kept)
+        if len(self._messages) < MOST_SHAPES:
+            self._messages[shape] = message
+        return message
 
-    def _again(self, known: _Message, raw: bytes, text: str, *, kernel: bool) -> None:
+    def _again(self, known: Message, raw: bytes, text: str, *, kernel: bool) -> None:
         """Take a line whose shape was kept before: one more of it, or the first about another host."""
-        known.first.count += 1
-        known.seen += 1
-        if known.seen > MOST_COMPARED or len(known.subjects) >= MOST_SUBJECTS:
+        is_settled = known.is_settled
+        known.again()
+        if is_settled:
             return
         about = _about(without_colours(raw.decode("utf-8", "replace")))
         if about not in known.subjects:
@@ -125,7 +146,10 @@ class DecisiveLines:
     def _look(self, text: str, raw: bytes, *, kernel: bool) -> _Kept | None:
         bare = text.strip()
         code = _is_code(bare)
+        is_trouble = has_trouble(raw.lower())
         mechanism = None if code else mechanism_of(bare)
+        if mechanism is not None and not is_trouble and mechanism.sure < UNMISTAKABLE:
+            mechanism = None
         stamp = _seconds(raw)
         words = _NUMBER.sub(lambda found: found[0] if len(found[0]) <= 3 else "#", bare)[:300]
         value: tuple[str | float, ...]
@@ -135,7 +159,9 @@ class DecisiveLines:
             severity = "" if mechanism.severity is None else mechanism.severity.name
             kind, value = "line.known", (mechanism.cause, words, stamp, mechanism.sure, severity)
         else:
-            level = "" if code or (kernel and not _OF_A_JOB.search(bare)) else _level(bare)
+            if code or not is_trouble or (kernel and not _OF_A_JOB.search(bare)):
+                return None
+            level = _level(bare)
             if not level:
                 return None
             kind, value = "line.unknown", (level, words, stamp)

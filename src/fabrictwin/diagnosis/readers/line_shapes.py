@@ -19,7 +19,8 @@ MOST_WORDS = 200_000  # that are remembered
 PREFIX = 4  # letters by which words within words are found
 _ESCAPES = re.compile(r"\\[A-Za-z]")
 _LETTERS = re.compile(r"[A-Za-z]{2,}")
-_NUMBERS = re.compile(r"\d+")
+_NUMBERS = re.compile(r"[0-9][0-9A-Za-z]*")  # hexadecimals and counts with their units, too
+_WORDS = re.compile(r"([A-Za-z]+)(0?)")
 
 
 class LineShapes(dict[str, str]):
@@ -29,7 +30,7 @@ class LineShapes(dict[str, str]):
         """Take patterns, in whose `sources` the vocabulary stands."""
         super().__init__()
         found = {word.lower() for one in sources for word in _LETTERS.findall(_ESCAPES.sub(" ", one))}
-        self._vocabulary = frozenset(found)
+        self.vocabulary = frozenset(found)
         within: dict[str, list[str]] = defaultdict(list)
         for word in sorted(found):
             if len(word) >= PREFIX:
@@ -46,15 +47,21 @@ class LineShapes(dict[str, str]):
 
     def __missing__(self, word: str) -> str:
         if word.isalpha():  # as most are: no need to look for letters within
-            stays = word if self._knows(word.lower()) else "w"
+            stays = self._stays(word)
         else:
-            stays = _LETTERS.sub(lambda found: found[0] if self._knows(found[0].lower()) else "w", word)
+            stays = _WORDS.sub(lambda found: self._stays(found[1], found[2]), word)
         if len(self) < MOST_WORDS:
             self[word] = stays
         return stays
 
+    def _stays(self, letters: str, number: str = "") -> str:
+        """Return what stays of letters and the number behind them: a name and its number are one."""
+        if len(letters) == 1 or not self._knows(letters.lower()):
+            return number or (letters if len(letters) == 1 else "w")
+        return letters + number
+
     def _knows(self, letters: str) -> bool:
-        if letters in self._vocabulary:
+        if letters in self.vocabulary:
             return True
         get, starts = self._within.get, letters.startswith
         for at in range(len(letters) - PREFIX + 1):

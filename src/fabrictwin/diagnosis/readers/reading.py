@@ -20,25 +20,14 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.textfile import open_bytes, read_so_far
 from fabrictwin.diagnosis.evidence import Evidence, Sink
-from fabrictwin.diagnosis.readers.decisive_lines import LEVELS, DecisiveLines
 from fabrictwin.diagnosis.readers.fabric import sonic
-from fabrictwin.diagnosis.readers.host.kernel_log import KernelLog
 from fabrictwin.diagnosis.readers.job import flight_recorder, ras
-from fabrictwin.diagnosis.readers.job.benchmarks import ROW_BEGINS, NcclTests
-from fabrictwin.diagnosis.readers.job.launchers import Launchers
-from fabrictwin.diagnosis.readers.job.nccl_log import NcclLog
-from fabrictwin.diagnosis.readers.job.verbs_programs import VerbsPrograms
-from fabrictwin.diagnosis.readers.line_prefixes import Prefixes
-from fabrictwin.diagnosis.readers.line_reader import LineReader
-from fabrictwin.diagnosis.readers.line_shapes import LineShapes, pattern_sources
-from fabrictwin.diagnosis.readers.registry import Family, family_of
+from fabrictwin.diagnosis.readers.line_router import FileLines
 
 HEAD_BYTES = 64 << 10
-LONGEST_LINE = 64 << 10
 MAX_WHOLE = 256 << 20  # of a file that is read whole: a dump, JSON
 _JSON = re.compile(rb"\s*(?:\{\s*[\"}]|\[\s*[\[{])")  # a line of mpirun or of a kernel begins with a bracket, too
 MOST_FILES = 100_000
-MOST_SHAPES = 50_000
 
 
 def read_paths(paths: Iterable[str | Path], stage: Stage = silent) -> Evidence:
@@ -121,16 +110,13 @@ def _read_stream(stream: IO[bytes], sink: Sink) -> None:
     if head.count(b"\0") > len(head) // 100:
         evidence.unread.append((name, "holds binary data of no format that is known"))
         return
-    beginning = head.decode("utf-8", "replace").split("\n")
-    families = _read_lines(_lines(stream), beginning[:400], sink)
+    file = FileLines(head.decode("utf-8", "replace").split("\n")[:400], sink)
+    file.take_stream(stream)
+    families = file.close()
     if families:
         evidence.read.append((name, families))
     else:
         evidence.unread.append((name, "holds no format that is known"))
-
-
-def _lines(stream: IO[bytes]) -> Iterator[bytes]:
-    return iter(lambda: stream.readline(LONGEST_LINE), b"")
 
 
 def _read_whole(stream: IO[bytes], sink: Sink) -> None:
@@ -173,93 +159,8 @@ def _read_json(data: bytes, sink: Sink) -> str:
     return ""
 
 
-class _Router:
-    """Gives each line to the reader that knows it."""
-
-    def __init__(self, sink: Sink, shapes: LineShapes) -> None:
-        self.sink = sink
-        self.nccl = NcclLog(sink)
-        self.shapes = shapes
-        self.known: dict[str, LineReader] = {}
-        self.active: LineReader | None = None
-        self.has_nccl = False
-        self._unknown: set[str] = set()  # shapes of lines that begin no format
-
-    def route(self, text: str) -> bool:
-        """Give the line to the reader at hand, or to the one that it begins; true where a table has it."""
-        active = self.active
-        family = None
-        if active is not None and not _is_weak(active):
-            if active.line(text):
-                return not active.talks
-            family = self._family(text)
-        else:
-            family = self._family(text)
-            if family is None:
-                if active is not None and not active.line(text):
-                    self.active = None
-                return False
-        if family is None:
-            if text.strip():
-                self.active = None
-            return False
-        if family.name not in self.known:
-            self.known[family.name] = family.make(self.sink)
-        self.active = self.known[family.name]
-        return self.active.line(text) and not _is_weak(self.active) and not self.active.talks
-
-    def _family(self, text: str) -> Family | None:
-        """The family whose beginning a line is; asked once for lines that differ in numbers and names alone."""
-        shape = self.shapes.of(text)
-        if shape in self._unknown:
-            return None
-        family = family_of(text)
-        if family is None and len(self._unknown) < MOST_SHAPES:
-            self._unknown.add(shape)
-        return family
-
-    @property
-    def in_kernel_log(self) -> bool:
-        """Return true where the last line was of a kernel's log."""
-        return isinstance(self.active, KernelLog)
-
-    def close(self) -> tuple[str, ...]:
-        """End all readers; the families that were found."""
-        if self.has_nccl:
-            self.nccl.close()
-        for reader in self.known.values():
-            reader.close()
-        return (("nccl-log",) if self.has_nccl else ()) + tuple(self.known)
-
-
-def _is_weak(reader: LineReader) -> bool:
-    """Return true for readers that take any line: another family's beginning goes before them."""
-    return isinstance(reader, KernelLog | Launchers | VerbsPrograms)
-
-
 def _read_lines(lines: Iterable[bytes], head: list[str], sink: Sink) -> tuple[str, ...]:
     """Read lines; the families found."""
-    shapes = LineShapes((*pattern_sources(), *LEVELS))
-    prefixes, router, decisive = Prefixes(head), _Router(sink, shapes), DecisiveLines(sink, shapes)
-    nccl, tests = router.nccl, router.known
-    for number, raw in enumerate(lines, 1):
-        sink.number = number
-        if b" NCCL " in raw or raw.startswith(b"NCCL ") or b"NCCL version" in raw:
-            text = raw.decode("utf-8", "replace")
-            sink.text = text
-            if nccl.line(text):
-                router.has_nccl = True
-                broken = ROW_BEGINS.match(text)
-                table = tests.get("nccl-tests")
-                if broken is not None and isinstance(table, NcclTests):
-                    table.half(broken[0])
-                continue
-        text = prefixes.strip(raw.decode("utf-8", "replace").rstrip("\r\n"))
-        if not text.strip():
-            continue
-        sink.text = text
-        taken = router.route(text)
-        if not taken:
-            decisive.line(raw, text, kernel=router.in_kernel_log)
-    families = router.close()
-    return (*families, "messages") if decisive.close() else families
+    file = FileLines(head, sink)
+    file.take_all(lines)
+    return file.close()

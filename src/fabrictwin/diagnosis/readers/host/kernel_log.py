@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.evidence import Place, Sink, Subject
 from fabrictwin.diagnosis.mechanisms.table import mechanism_of
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
@@ -27,6 +27,14 @@ LOCAL_INTERFACE = re.compile(
     r"^(?:lo|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w+|cni\d*|cali\w+|flannel\S*|kube-\S*|podman\d*|lxc\w*)$"
 )
 
+# of which one stands in each line that leaves something here
+MARKS = (
+    "Xid", "SXid", "NVSwitch", "peer", "segfault", "mlx5", "carrier", "NIC Link", "link status", "running without",
+    "available PCIe", "IOMMU", "version", "rror", "Killed", "The NVIDIA GPU", "fallen off the bus",
+    "fabricmanager", "Failed to start", "fault", "[ERROR]", "[FATAL]",
+)  # fmt: skip
+_OF_SEVERAL_LINES = frozenset(("The NVIDIA GPU", "fallen off the bus"))
+
 
 class KernelLog(LineReader):
     """Reads messages of kernels and of the fabric manager."""
@@ -34,6 +42,8 @@ class KernelLog(LineReader):
     def __init__(self, sink: Sink) -> None:
         super().__init__(sink)
         self._named = ""  # the GPU that a message of several lines began with
+        self.is_idle = False  # the last line left nothing here, and no other of its shape will
+        self.is_repeatable = True  # what the last line left lies in itself alone
         self._rules: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str], str], None]], ...] = (
             ("Xid", re.compile(r"(?<!S)Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?"), self._xid),
             ("SXid", re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),? ?(.*)"), self._sxid),
@@ -108,8 +118,11 @@ class KernelLog(LineReader):
 
     def line(self, text: str) -> bool:
         """Take a line; always, since any line may stand in a kernel's log."""
+        self.is_idle = self.is_repeatable = True
         for mark, pattern, take in self._rules:
             if mark in text:
+                self.is_idle = False
+                self.is_repeatable = mark not in _OF_SEVERAL_LINES
                 found = pattern.search(text)
                 if found is not None:
                     take(found, text)
@@ -207,4 +220,4 @@ class KernelLog(LineReader):
 
     def close(self) -> None:
         """Say that a log was read: no message of trouble is evidence too."""
-        self.sink.add("kernel.read", True)
+        self.sink.add("kernel.read", True, place=Place(self.sink.file, 0))

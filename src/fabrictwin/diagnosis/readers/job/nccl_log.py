@@ -52,6 +52,8 @@ _RETURNED = re.compile(r"([\w./-]+\.(?:cc|cu|h|c)):\d+ -> (\d+)")
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
 TELLING = 0.8  # of a mechanism, from where on a message that is no warning counts
 KEPT_CALLS = 64  # of each process and communicator, the last ones
+# of which so many are kept apart, in logs of any size
+MOST_THREADS, MOST_PROCESSES, MOST_WAYS, MOST_CALLERS = 100_000, 400_000, 200_000, 100_000
 
 VERBS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "Send", "Recv", "AlltoAll")
 
@@ -163,14 +165,17 @@ class NcclLog(LineReader):
         if thread is None:
             rank = self._processes.get((host, pid, device), -1)
             thread = Thread(host, pid, device, rank, subject=Subject(host, rank))
+            if len(self._threads) >= MOST_THREADS:
+                self._threads.clear()
             self._threads[key] = thread
-        if len(self._threads) < 200_000:
-            self._threads[head] = thread
+        self._threads[head] = thread
         return thread
 
     def _is_rank(self, thread: Thread, rank: int, communicator: str = "") -> None:
         if thread.rank != rank:
             thread.rank, thread.subject = rank, Subject(thread.host, rank)
+        if len(self._processes) >= MOST_PROCESSES:
+            return
         self._processes.setdefault((thread.host, thread.pid, thread.device), rank)
         if communicator:
             self._processes[thread.host, thread.pid, communicator] = rank
@@ -187,10 +192,10 @@ class NcclLog(LineReader):
             self._is_rank(thread, rank)
         key = (thread.host, rank, side or "", way)
         known = self._ways.get(key)
-        if known is None:
+        if known is None and len(self._ways) < MOST_WAYS:
             self.sink.text = message
             self._ways[key] = (1, int(target if rank == int(source) else source), self.sink.here())
-        else:
+        elif known is not None:
             self._ways[key] = (known[0] + 1, known[1], known[2])
 
     def _net_ib(self, thread: Thread, message: str) -> None:
@@ -339,6 +344,8 @@ class NcclLog(LineReader):
         key = (thread.host, thread.pid, message[at + 6 : end if end > 0 else None], thread.rank)
         said = self._said.get(key)
         if said is None:
+            if len(self._said) >= MOST_CALLERS:
+                return
             said = self._said[key] = deque(maxlen=KEPT_CALLS)
         said.append((self.sink.number, message))
 

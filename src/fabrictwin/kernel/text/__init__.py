@@ -1,0 +1,1 @@
+"""Compiled: text read as bytes, block by block."""
