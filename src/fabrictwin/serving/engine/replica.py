@@ -223,7 +223,8 @@ class Replica:
         count = len(running)
         # in a step, a request's new token is computed after those that were: one more than before it
         contexts = [request.computed for request in running]
-        shape = StepShape(count, count, sum(contexts), max(contexts), min(contexts), [], count, uniform=True)
+        squares = sum(held * held for held in contexts)
+        shape = StepShape(count, count, sum(contexts), max(contexts), squares, [], count, uniform=True)
         host_ps = self._host.schedule_ps + self._host.request_ps * count
         output_ps = self._host.output_ps
         free = scheduler.cache.pool.free_blocks
@@ -236,9 +237,9 @@ class Replica:
             launched = now + host_ps
             if ahead and done_before <= launched:
                 break
+            shape.decode_squares += 2 * shape.decode_context + count
             shape.decode_context += count
             shape.longest_decode += 1
-            shape.shortest_decode += 1
             done = stage = max(launched, stage) + self.cost.stages_ps(shape)[0]
             steps.extend((launched, done, count, count, count, 0, count, 0, free))
             now, done_before = (done_before, done) if ahead else (done, done)

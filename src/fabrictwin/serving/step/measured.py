@@ -104,9 +104,16 @@ class _Skew:
         self._chunks = sorted({key[0] for key in self._alpha})
 
     def alpha(self, shape: StepShape, chunk: int, before: float) -> float:
-        """Return it for a step; 0 where it was not measured."""
+        """Return it for a step; 0 where it was not measured.
+
+        Measured were batches of two contexts, some as long as the longest and the rest of one length: a step
+        counts as the batch of two with its mean, its variance and its longest. No batch is quicker than its mean
+        or slower than if all were as long as its longest, so what was measured beyond that is noise.
+        """
         mean = shape.decode_context / shape.decodes
-        rate = (mean - shape.shortest_decode) / max(shape.longest_decode - shape.shortest_decode, 1)
+        variance = shape.decode_squares / shape.decodes - mean * mean
+        beyond = shape.longest_decode - mean
+        rate = variance / max(beyond * beyond + variance, 1.0)
         nearest = min(self._chunks, key=lambda one: (abs(one - chunk), one))
         key = (
             nearest,
@@ -115,7 +122,7 @@ class _Skew:
             _bin(LONGEST_BINS, shape.longest_decode, "kvB>16k"),
             _bin(BEFORE_BINS, before, "kp>8k") if nearest else "kp=0",
         )
-        return self._alpha.get(key, 0.0)
+        return min(max(self._alpha.get(key, 0.0), 0.0), 1.0)
 
     def __bool__(self) -> bool:
         return bool(self._alpha)
@@ -199,7 +206,8 @@ def _full(times: dict[tuple[int, ...], float], path: Path) -> Grid:
 class MeasuredCost:
     """Times of steps from measured operators, on one stage (no pipeline) and one tensor-parallel group.
 
-    `graph_sizes`: numbers of tokens for which decodes were captured; a step of decodes is padded to the next.
+    `graph_sizes`: numbers of tokens for which steps were captured, decodes whole and others in pieces; a step is
+    padded to the next.
     `between_us`: what a layer communicates, by tokens.
     """
 
@@ -232,7 +240,7 @@ class MeasuredCost:
 
     def stages_ps(self, shape: StepShape) -> tuple[int, ...]:
         """Return the time of the one stage, picoseconds."""
-        tokens = self._padded[shape.tokens] if shape.uniform else shape.tokens
+        tokens = self._padded[shape.tokens]
         linear, between = self._linear_us[tokens], self._between_us[tokens]
         ends = self._once_us[tokens] + self._rows_us[shape.samples]
         attention = self._layers * self._attention.layer_us(shape)

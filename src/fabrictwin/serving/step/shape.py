@@ -18,7 +18,7 @@ class StepShape:
         decodes: Requests that compute one token (and drafts) after all others.
         decode_context: Tokens in their KV caches, summed.
         longest_decode: The longest of them.
-        shortest_decode: The shortest of them.
+        decode_squares: Squares of them, summed.
         chunks: Parts of prompts: (tokens, tokens before them) of each.
         samples: Requests that a token is sampled for.
         uniform: All requests decode, by as many tokens each.
@@ -28,7 +28,7 @@ class StepShape:
     decodes: int
     decode_context: int
     longest_decode: int
-    shortest_decode: int
+    decode_squares: int
     chunks: list[tuple[int, int]]
     samples: int
     uniform: bool
@@ -37,7 +37,7 @@ class StepShape:
 def shape_of(batch: Batch, decode_tokens: int = 1) -> StepShape:
     """Return the work of a batch that was just scheduled; a decode computes up to `decode_tokens`."""
     chunks: list[tuple[int, int]] = []
-    decodes = context = longest = shortest = 0
+    decodes = context = longest = squares = 0
     uniform = True
     for request, tokens in batch.tokens.items():
         if tokens <= decode_tokens and request.computed > request.prompt:
@@ -46,8 +46,7 @@ def shape_of(batch: Batch, decode_tokens: int = 1) -> StepShape:
             context += held
             if held > longest:
                 longest = held
-            if held < shortest or not shortest:
-                shortest = held
+            squares += held * held
             uniform = uniform and tokens == decode_tokens
         else:
             chunks.append((tokens, request.computed - tokens))
@@ -56,7 +55,7 @@ def shape_of(batch: Batch, decode_tokens: int = 1) -> StepShape:
         decodes=decodes,
         decode_context=context,
         longest_decode=longest,
-        shortest_decode=shortest,
+        decode_squares=squares,
         chunks=chunks,
         samples=len(batch.sampling),
         uniform=uniform and not chunks,
