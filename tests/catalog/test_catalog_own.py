@@ -39,10 +39,10 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
 
 
 def test_a_machine_of_another_maker_is_four_files(use: Callable[[Path], None]) -> None:
-    """GPU, link between GPUs, host and source of an MI355X: searched, tuned and timed like any other."""
+    """GPU, link between GPUs, host and source of an MI350X: searched, tuned and timed like any other."""
     use(EXAMPLE)
-    assert "mi355x-8" in catalog.names("host")
-    comm = initialise(Twin(blueprint(2, "mi355x-8", switch="qm9700")))
+    assert "mi350x-8" in catalog.names("host")
+    comm = initialise(Twin(blueprint(2, "mi350x-8", switch="qm9700")))
     assert comm.compute_capability == 95
     assert all(comm.path(a, b).type == PathType.NVL for a in range(8) for b in range(8) if a != b)
     assert Algorithm.NVLS not in comm.graphs
@@ -74,7 +74,7 @@ def test_a_folder_that_is_none(tmp_path: Path, use: Callable[[Path], None]) -> N
 def test_names_are_used_once(tmp_path: Path, use: Callable[[Path], None]) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "own")
     text = (EXAMPLE / "nvlink.yaml").read_text()
-    (tmp_path / "own" / "nvlink.yaml").write_text(text.replace("xgmi-mi355x:", "nvlink4:"))
+    (tmp_path / "own" / "nvlink.yaml").write_text(text.replace("xgmi-mi350x:", "nvlink4:"))
     use(tmp_path / "own")
     with pytest.raises(ConfigError, match=r"nvlink.yaml:2 nvlink4: the catalog has an entry of that name"):
         catalog.names("nvlink")

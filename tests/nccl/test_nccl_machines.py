@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.clusters import blueprint
+from support.nccl_machines import twin_of
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
@@ -132,3 +133,32 @@ def test_every_host_of_the_catalog_is_detected_with_one_pci_link_a_gpu() -> None
         for gpu in system.of(Kind.GPU):
             links = [system.links[number] for number in system.out[gpu]]
             assert sum(link.kind == LinkClass.PCI for link in links) == 1, name
+
+
+@pytest.mark.parametrize(
+    ("host", "gbps", "nvls"),
+    [
+        ("hgx-h800", 8 * 20.6, True),
+        ("hgx-h20", 18 * 20.6, True),
+        ("mi325x-8", 7 * 48.0, False),
+        ("mi355x-8", 7 * 57.6, False),
+        ("h100-pcie-8", 64.0, False),
+        ("a40-8", 32.0, False),
+    ],
+)
+def test_rings_inside_a_host_get_no_more_than_its_wires(host: str, gbps: float, nvls: bool) -> None:
+    """NVLink of every GPU where all are joined; where pairs are, what PCIe carries between them."""
+    one = initialise(twin_of(host, 1, "infiniband"), settings=read_settings({}))
+    ring = one.graphs[Algorithm.RING]
+    assert 0.2 * gbps <= ring.channels * ring.bw_intra <= gbps
+    assert (Algorithm.NVLS in one.graphs) == nvls
+
+
+@pytest.mark.parametrize("host", ["h100-pcie-8", "a40-8"])
+def test_pairs_reach_each_other_by_their_bridge_and_others_by_pcie(host: str) -> None:
+    one = initialise(twin_of(host, 1, "infiniband"), settings=read_settings({}))
+    kinds = {(a, b): one.path(a, b).type for a in range(8) for b in range(8) if a != b}
+    assert {pair for pair, kind in kinds.items() if kind == PathType.NVL} == {
+        (a, b) for a, b in kinds if a // 2 == b // 2
+    }
+    assert all(kind != PathType.NVL for (a, b), kind in kinds.items() if a // 4 != b // 4)

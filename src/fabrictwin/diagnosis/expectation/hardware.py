@@ -12,7 +12,11 @@ from fabrictwin.diagnosis.evidence import Evidence
 
 # by what nvidia-smi and CUDA call a GPU; PCIe cards first, since their names hold the others'
 _GPUS = (
-    (r"A100.*PCI|A100-PCI|H100.*(?:PCI|NVL)|H100 NVL|H800|A800|A30|L40|V100|RTX|GeForce", ""),
+    (r"A100.*PCI|A100-PCI|H100.*NVL|H800.*PCI|A800|A30|L40|V100|RTX|GeForce", ""),
+    (r"H100.*PCI", "h100-pcie"),
+    (r"H800", "h800-sxm"),
+    (r"\bH20\b", "h20"),
+    (r"\bA40\b", "a40"),
     (r"A100.*40 ?GB", "a100-40"),
     (r"A100.*80 ?GB|A100-SXM|A100", "a100-80"),
     (r"GH200", ""),
@@ -23,6 +27,8 @@ _GPUS = (
     (r"B300", "b300-sxm"),
     (r"B200", "b200-sxm"),
     (r"MI300X", "mi300x"),
+    (r"MI325X", "mi325x"),
+    (r"MI355X", "mi355x"),
 )
 # the catalog's host of a GPU where adapters do not tell
 _HOSTS = {
@@ -35,6 +41,12 @@ _HOSTS = {
     "gb200": "gb200-nvl72",
     "gb300": "gb300-nvl72",
     "mi300x": "mi300x-8",
+    "mi325x": "mi325x-8",
+    "mi355x": "mi355x-8",
+    "h800-sxm": "hgx-h800",
+    "h20": "hgx-h20",
+    "h100-pcie": "h100-pcie-8",
+    "a40": "a40-8",
 }
 _EFA_HOSTS = {"a100-80": "p4de-24xlarge", "h100-sxm": "p5-48xlarge", "b200-sxm": "p6-b200-48xlarge"}
 SWITCHES = {("infiniband", 200): "qm8700", ("infiniband", 400): "qm9700", ("infiniband", 800): "q3400"}
