@@ -31,6 +31,8 @@ from fabrictwin.workload.model.model_sizes import Model
 PRECISIONS: dict[str, Precision] = {"none": "bf16", "fp8": "fp8", "fp4": "fp4"}
 FLASHINFER_RELEASES = ("0.33",)
 """Whose all-reduces are FlashInfer's where they can be: 0.29 and newer, taken for the last modelled."""
+EARLY_RELEASES = ("0.12", "0.15")
+"""Without sizes of all-reduces for capability 10.3 (`all_reduce_utils.py`; 0.19 has them)."""
 PADDING_RELEASES, PADDING_CAPABILITY = ("0.12",), 90
 """Whose experts in fp8 with a scale a block go to DeepGEMM in steps of any size on Hopper: until 0.12
 `is_deep_gemm_e8m0_used` overrides `_valid_deep_gemm` (`fused_moe.py`); 0.15 prefers FlashInfer's, 0.19 Triton's
@@ -157,7 +159,8 @@ def _tensor_group(found: Machine, serving: Serving, where: Placement | None) -> 
     capability = int(gpu.compute_capability.value)
     group = where.tensor_group() if where is not None else None
     if where is None or group is None or where.hosts(group) == 1:
-        return TensorGroup(size, size, gpu.nvlink, capability, flashinfer=serving.release in FLASHINFER_RELEASES)
+        flashinfer, early = (serving.release in those for those in (FLASHINFER_RELEASES, EARLY_RELEASES))
+        return TensorGroup(size, size, gpu.nvlink, capability, flashinfer=flashinfer, early=early)
     return TensorGroup(size, min(size - 1, found.per_host), gpu.nvlink, capability, found.nccl(group))
 
 
