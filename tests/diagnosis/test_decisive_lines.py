@@ -126,6 +126,25 @@ RIGHT = [
     ("no-rdma-device", "server - fatal - operator(): caught exception: socket  No such device (19)\n"),
     ("no-rdma-device", "Device frob_3 port 1: issm character device missing from /sys/class/infiniband_mad\n"),
     ("transport-retry", "E1 7:8:9 203020 frob_task.cpp:3] Failed to complete transfers after 60 seconds for batch 7\n"),
+    ("gpu-architecture", "RuntimeError: CUDA error: device kernel image is invalid\n"),
+    ("mps-failed", "CUDA error: MPS server is not ready to accept new MPS client requests\n"),
+    ("program-error", "torch.AcceleratorError: CUDA error: invalid configuration argument\n"),
+    ("gpu-memory", "CUDA error: a kernel launch exited with uncorrectable memory error\n"),
+    ("wrong-hca", "[1.5] [n1:3:0] ucp.c:9 UCX WARN network device 'mlx5_77:1' is not available, please use one or more of: 'eth0'(tcp)\n"),
+    ("storage-error", "[ 7.5] nfs: server 10.0.0.7 not responding, timed out\n"),
+    ("node-failed", "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO NODE FAILURE ***\n"),
+    ("disk-full", "Warning  Evicted  The node was low on resource: ephemeral-storage.\n"),
+    ("resource-unavailable", "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy\n"),
+    ("mpi-interface", "Open MPI detected an inbound MPI TCP connection request from a peer\nthat appears to be part of this job\n"),
+    ("transport-none", "n1:rank0: PSM3 can't open nic unit: 0 (err=23)\n"),
+    ("gpu-program", "[7.5] amdgpu: sq_intr: error, detail 0x00000000, type 2, sh 0\n"),
+    ("file-corrupt", "[rank0]: RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory\n"),
+    ("shared-memory", "terminate called after throwing an instance of 'boost::interprocess::lock_exception'\n"),
+    ("no-rdma-device", "frob: `/sys/class/infiniband` not found\n"),
+    ("library-mismatch", "libibverbs: Warning: couldn't load driver 'frob': libibverbs.so.1: version `IBVERBS_PRIVATE_77' not found\n"),
+    ("driver-build", "**** Kernel headers don't seem to be available, can't compile the module ****\n"),
+    ("adapter-error", "[ 7.5] ice 0000:17:00.0: HMC Error\n"),
+    ("port-in-use", "E1 7 main.cc:9] failed to start frob service: Unavailable - Socket '0.0.0.0:77' already in use\n"),
     ("gpu-lost", "XID 79(GPU has fallen off the bus) on PCI:0000:1f:00\n"),
     ("gpu-lost", "cannot read rows of GPU-77: nvml call: ERROR_GPU_IS_LOST\n"),
     ("driver-mismatch", "nvmlDeviceGetCount() = 9, ret: 9\n"),
@@ -143,6 +162,12 @@ RIGHT = [
     ("library-missing", "subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.\n"),
     ("host-hardware", "[ 7.5] kernel BUG at /build/frob/frob.c:407!\n[ 7.6] invalid opcode: 0000 [#6] PREEMPT SMP NOPTI\n"),
 ]  # fmt: skip
+
+
+def test_what_says_that_it_may_be_ignored_is_no_trouble():
+    assert not answer(
+        "W1 7 proxier.go:9] Failed to load kernel module frob with modprobe. You can ignore this message\n"
+    ).findings
 
 
 @pytest.mark.parametrize(("right", "text"), RIGHT, ids=[f"{n}-{right}" for n, (right, _) in enumerate(RIGHT)])

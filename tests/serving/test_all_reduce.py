@@ -59,6 +59,14 @@ def test_flashinfer_goes_first_up_to_the_exact_size(size: int, capability: int, 
     assert one.way(most + 16) == group(size, links, capability).way(most + 16) == beyond
 
 
+def test_releases_that_do_not_know_a_gpu_take_the_kernels_own_size() -> None:
+    """vLLM 0.12 and 0.15 have no sizes for B300: 8 MiB of the custom kernel, then NCCL."""
+    early, known = (TensorGroup(8, 8, "nvlink5", 103, early=early) for early in (True, False))
+    assert (early.way(8 * MIB - 16), early.way(8 * MIB)) == ("custom", "nccl")
+    assert known.way(8 * MIB - 16) == "symmetric memory"
+    assert TensorGroup(8, 8, "nvlink4", 90, early=True).way(MIB) == "symmetric memory"
+
+
 def test_flashinfer_leaves_what_it_does_not_know() -> None:
     assert TensorGroup(6, 6, "nvlink4", 90, flashinfer=True).way(1024) == "custom"
     assert TensorGroup(8, 8, "nvlink3", 80, flashinfer=True).way(1024) == "custom"

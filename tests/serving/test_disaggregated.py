@@ -7,14 +7,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from fabrictwin.base.arrays import F64
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import Spec, load_spec
 from fabrictwin.serving.config.pools import disaggregated
 from fabrictwin.serving.config.server import serving_section
 from fabrictwin.serving.network.kv_transfer import KvLayout, KvNetwork, rank_pairs, runs
+from fabrictwin.serving.network.link_load import LinkLoad, Neighbourhood
 from fabrictwin.serving.predict import Prediction, predict
 from fabrictwin.twin.routed_twin import make_twin
 
@@ -94,7 +97,7 @@ def test_blocks_that_nobody_asks_for_are_given_up() -> None:
 def test_unequal_sides_move_every_byte_once(prefill: int, decode: int, connector: str) -> None:
     asked = spec(sides(prefill, decode, connector=connector))
     both = disaggregated(asked, serving_section(asked))
-    layout = both._network._layout
+    layout = both.network.layout
     assert layout.regions == 64
     assert layout.pair_bytes * len(layout.pairs) == 16 * 8 * 128 * 2  # a block of all heads
     assert predict(asked).fields["completed"] == 30
@@ -125,6 +128,24 @@ def moved_ms(connector: Any, blocks: int, transfers: int = 1, **rest: Any) -> fl
     while network.busy:
         ends += network.advance(10**15)
     return max(time for time, _ in ends) / 1e9
+
+
+def test_transfers_get_what_neighbours_leave_of_links() -> None:
+    """Ports that others fill give half; others that send half of the time leave the rest of it."""
+    read = spec(None)
+    fabric = make_twin(read, build(read.cluster, spec=read)).fabric
+    full, nothing = fabric.port_payload_bps.astype(float), np.zeros(fabric.ports)
+
+    def beside(period_ms: float, *slices: F64) -> float:
+        load = LinkLoad(round(period_ms * 1e9), np.array(slices))
+        return moved_ms("mooncake", 2048, neighbours=Neighbourhood((load,)))
+
+    alone = moved_ms("mooncake", 2048)
+    assert beside(1.0, full) == pytest.approx(2 * alone, rel=0.01)
+    assert beside(1.0, full / 4) == pytest.approx(alone / 0.75, rel=0.01)
+    assert beside(1.0, nothing) == alone
+    assert beside(0.1, full, nothing) == pytest.approx(alone / 0.75, rel=0.02)
+    assert beside(2 * alone, nothing, full) == pytest.approx(alone, rel=0.01)  # over before others begin
 
 
 def test_a_transfer_takes_what_its_descriptors_or_links_take() -> None:

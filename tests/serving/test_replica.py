@@ -28,6 +28,9 @@ class Constant:
     def __init__(self, *stages_ms: int) -> None:
         self._stages = tuple(stage * MS for stage in stages_ms)
 
+    def at(self, now_ps: int) -> Constant:
+        return self
+
     def stages_ps(self, shape: StepShape) -> tuple[int, ...]:
         return self._stages
 
@@ -152,7 +155,11 @@ def test_a_request_that_fits_no_replica_is_named() -> None:
 
 
 class ByContext:
-    """A step takes longer the more its requests remember."""
+    """A step takes longer the more its requests remember, and in every second 7 ms."""
+
+    def at(self, now_ps: int) -> ByContext:
+        self._slow = now_ps // (7 * MS) % 2
+        return self
 
     def stages_ps(self, shape: StepShape) -> tuple[int, ...]:
         chunks = sum(tokens * (before + tokens) for tokens, before in shape.chunks)
@@ -161,6 +168,8 @@ class ByContext:
             + shape.tokens * 70_001
             + shape.decode_context * 1_013
             + shape.longest_decode * 77
+            + shape.decode_squares * 3
+            + self._slow * MS
             + chunks * 11,
         )
 

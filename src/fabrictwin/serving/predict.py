@@ -7,15 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from fabrictwin.base.units import PS_PER_MS
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.serving.arrivals.demand import Contents, Demand, Unshared
 from fabrictwin.serving.arrivals.process import arrival_times, conversations, lengths
-from fabrictwin.serving.config.pools import decode_section, disaggregated, pools_gpus
-from fabrictwin.serving.config.section import Benchmark
+from fabrictwin.serving.config.layout import machine
+from fabrictwin.serving.config.neighbours import Beside, check_apart, job_beside, read_neighbours, server_bytes
+from fabrictwin.serving.config.pools import decode_section, disaggregated, pools_bytes, pools_gpus
+from fabrictwin.serving.config.section import Benchmark, Serving
 from fabrictwin.serving.config.server import Server, server, serving_section
 from fabrictwin.serving.engine.bench import Served, serve
+from fabrictwin.serving.engine.disaggregated import Disaggregated
 from fabrictwin.serving.engine.replica import Replica
 from fabrictwin.serving.engine.router import router
+from fabrictwin.serving.network.link_load import ALONE, LinkLoad, Neighbourhood, load_of
 from fabrictwin.serving.report.bench import BenchSettings, result
 from fabrictwin.serving.traces.formats import read_trace
 
@@ -34,6 +39,7 @@ class Prediction:
         replicas: The engines of all replicas and their data parallel ranks as they ended, with their steps.
         gpus: GPUs of all engines.
         seed: The benchmark's.
+        neighbours: Jobs and servers in the same cluster, alone and beside this one.
     """
 
     server: Server
@@ -43,6 +49,7 @@ class Prediction:
     replicas: tuple[Replica, ...]
     gpus: int
     seed: int
+    neighbours: tuple[Beside, ...] = ()
 
 
 def demand_of(spec: Spec, benchmark: Benchmark) -> Demand:
@@ -72,7 +79,7 @@ def demand_of(spec: Spec, benchmark: Benchmark) -> Demand:
 
 
 def predict(spec: Spec, *, seed: int | None = None) -> Prediction:
-    """Return what a spec's server gives its benchmark.
+    """Return what a spec's server gives its benchmark, beside the neighbours that the spec names.
 
     Raises:
         ConfigError: The spec is wrong, or vLLM would refuse it.
@@ -82,8 +89,42 @@ def predict(spec: Spec, *, seed: int | None = None) -> Prediction:
     if seed is not None:
         benchmark = serving.benchmark.model_copy(update={"seed": seed})
         serving = serving.model_copy(update={"benchmark": benchmark})
+    if not serving.neighbours:
+        return _run(spec, serving, ALONE)[0]
+    jobs, servers = [], []
+    for one in read_neighbours(spec, serving):
+        if "serving" in one.workload:
+            servers.append((one, serving_section(one)))
+        else:
+            jobs.append(job_beside(one))
+    own = [(spec, serving), *servers]
+    check_apart(
+        spec,
+        [*((one.name, machine(one).gpus[: _gpus(asked)]) for one, asked in own)]
+        + [(job.name, job.rank_node) for job in jobs],
+    )
+    alone = [_loading(one, asked, ALONE) for one, asked in servers]
+    loads = [*(job.load for job in jobs), *(load for _, load in alone)]
+    found, load = _loading(spec, serving, Neighbourhood(tuple(loads)))
+    beside = []
+    for place, job in enumerate(jobs):
+        others = Neighbourhood((load, *loads[:place], *loads[place + 1 :]))
+        beside.append(Beside(job.name, "step", job.load.period_ps / PS_PER_MS, job.step_ms(others)))
+    for place, ((one, asked), (before, _)) in enumerate(zip(servers, alone, strict=True), len(jobs)):
+        others = Neighbourhood((load, *loads[:place], *loads[place + 1 :]))
+        times = [float(run.fields["mean_tpot_ms"]) for run in (before, _run(one, asked, others)[0])]
+        beside.append(Beside(one.name, "time per output token", *times))
+    return replace(found, neighbours=tuple(beside))
+
+
+def _gpus(serving: Serving) -> int:
+    return pools_gpus(serving) if serving.disaggregated else serving.world * serving.replicas
+
+
+def _run(spec: Spec, serving: Serving, neighbours: Neighbourhood) -> tuple[Prediction, Disaggregated | None]:
+    """Return what a server gives its benchmark on the links that neighbours leave, and its pools if it has any."""
     benchmark = serving.benchmark
-    ready = server(spec, decode_section(serving) if serving.disaggregated else serving)
+    ready = server(spec, decode_section(serving) if serving.disaggregated else serving, neighbours)
     demand = demand_of(spec, benchmark)
     wanted, most = demand.prompt + demand.output, ready.scheduler.max_model_len
     if wanted.max() > most:
@@ -93,10 +134,12 @@ def predict(spec: Spec, *, seed: int | None = None) -> Prediction:
         )
         raise spec.error("workload.serving.max_model_len", message)
     servers = [ready.make() for _ in range(serving.replicas)]
+    pools = None
     engines = [engine for one in servers for engine in one]
     chooses = router(serving.router, len(servers[0]))
     if serving.disaggregated:
-        engines = [disaggregated(spec, serving)]
+        pools = disaggregated(spec, serving, neighbours)
+        engines = [pools]
     try:
         served = serve(demand, engines, chooses, concurrency=benchmark.max_concurrency)
     except ValueError as error:
@@ -113,5 +156,15 @@ def predict(spec: Spec, *, seed: int | None = None) -> Prediction:
     )
     if benchmark.trace and "request_rate" not in benchmark.model_fields_set:
         settings = replace(settings, request_rate=float("inf"))
-    gpus = pools_gpus(serving) if serving.disaggregated else ready.gpus
-    return Prediction(ready, served, settings, result(served, settings), ranks, gpus, benchmark.seed)
+    found = Prediction(ready, served, settings, result(served, settings), ranks, _gpus(serving), benchmark.seed)
+    return found, pools
+
+
+def _loading(spec: Spec, serving: Serving, neighbours: Neighbourhood) -> tuple[Prediction, LinkLoad]:
+    """Return what a server gives its benchmark on the links that neighbours leave, and what it sends."""
+    found, pools = _run(spec, serving, neighbours)
+    if pools is not None:
+        sent = pools_bytes(spec, pools)
+    else:
+        sent = server_bytes(spec, serving, found.server.served, found.replicas)
+    return found, load_of(max(1, int(found.served.delivered_ps.max())), sent[None])

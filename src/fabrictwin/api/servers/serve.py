@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,10 @@ class ServerRun(PagedAnswer):
         from fabrictwin.serving.report.server import served_ranges, without_details
 
         ranges = {key: one.data() for key, one in served_ranges(self.detail).items()}
-        return {**without_details(self.detail.fields), "error_ranges": ranges}
+        fields = {**without_details(self.detail.fields), "error_ranges": ranges}
+        if self.detail.neighbours:
+            fields["neighbours"] = [asdict(one) for one in self.detail.neighbours]
+        return fields
 
     @cached_property
     def requests(self) -> Table:

@@ -18,10 +18,10 @@ from fabrictwin.base.yamlfile import read_yaml
 from fabrictwin.diagnosis.finding import Severity
 from fabrictwin.diagnosis.literals import LiteralIndex, Pattern, alternatives
 
-FILES = ("nccl", "verbs", "plugins", "gpu", "programs", "launch", "kernel", "areas")
+FILES = ("nccl", "verbs", "plugins", "gpu", "cuda", "programs", "launch", "kernel", "runtime", "areas")
 HARMLESS = "harmless"
 SURE = 0.9
-LONGEST = 600  # of a line, from its first word of trouble on
+LONGEST = 1200  # of a line
 _WORD = re.compile(r"\(*(?!\?)[A-Za-z]")
 
 

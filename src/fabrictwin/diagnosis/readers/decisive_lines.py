@@ -28,6 +28,8 @@ _TROUBLE = (
     b"storm", b"stuck", b"replayed", b"rewound", b"less than", b"more than", b"greater than", b"larger than",
     b"crit ", b"backtrace", b"hang", b"hung", b"unset", b"restart", b"drain", b"reject", b"violat",
     b" low ", b"loss", b"drop", b"skip", b"differ", b"not at max", b" bug", b"oops",
+    b"unrecogni", b"must specify", b"found nan", b"unimplemented", b"unauth", b"stopiteration", b"status=",
+    b"n't support",
 )  # fmt: skip
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
 _FATAL = re.compile(
@@ -35,7 +37,7 @@ _FATAL = re.compile(
     r"\bFATAL\b|\bFatal\b|\bfatal: |\bCRIT(?:ICAL)?\b|\bpanic\b|core dumped|unhandled|\b[Aa]borted\b|NCCL WARN"
 )
 _ERROR = re.compile(
-    r"\bERROR\b|\b[Ee]rrors?\b|\berr\b|\w+(?:Error|Exception)\b|\b[Ff]ail(?:ed|ure|s)?\b|\bFAIL(?:ED|URE)?\b|"
+    r"\bERROR\b|(?<![-\w/.])[Ee]rrors?(?![-\w/])|\berr\b|\w+(?:Error|Exception)\b|\b[Ff]ail(?:ed|ure|s)?\b|\bFAIL(?:ED|URE)?\b|"
     r"\b(?:killed|crashed|died)\b|"
     r"\b(?:[Cc]annot|[Cc]an't|[Cc]ould(?: not|n't)|[Ii]nvalid|[Uu]nable to)\b|"
     r"\b(?:refused|[Dd]enied|timed out|[Nn]ot found|No such)\b|"

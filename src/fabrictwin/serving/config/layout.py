@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.base.arrays import I32
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.build_blueprint import build
+from fabrictwin.cluster.host_placement import place as place_hosts
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.nccl.settings.spec_section import settings_here
 from fabrictwin.serving.config.section import Serving
@@ -27,6 +31,8 @@ from fabrictwin.workload.model.model_sizes import Model
 PRECISIONS: dict[str, Precision] = {"none": "bf16", "fp8": "fp8", "fp4": "fp4"}
 FLASHINFER_RELEASES = ("0.33",)
 """Whose all-reduces are FlashInfer's where they can be: 0.29 and newer, taken for the last modelled."""
+EARLY_RELEASES = ("0.12", "0.15")
+"""Without sizes of all-reduces for capability 10.3 (`all_reduce_utils.py`; 0.19 has them)."""
 PADDING_RELEASES, PADDING_CAPABILITY = ("0.12",), 90
 """Whose experts in fp8 with a scale a block go to DeepGEMM in steps of any size on Hopper: until 0.12
 `is_deep_gemm_e8m0_used` overrides `_valid_deep_gemm` (`fused_moe.py`); 0.15 prefers FlashInfer's, 0.19 Triton's
@@ -49,6 +55,22 @@ class Machine:
         """The cluster's twin, made when first asked for."""
         return make_twin(self.spec, self.blueprint)
 
+    @cached_property
+    def gpus(self) -> I32:
+        """GPUs of the hosts that the spec's placement gives, in its order; all where it says nothing."""
+        fabric, placement = self.twin.fabric, self.spec.placement
+        if not placement.hosts and placement.order == "contiguous":
+            return fabric.gpu_node
+        node_host = fabric.node_host[fabric.gpu_node]
+        hosts = place_hosts(self.blueprint, self.spec)
+        nodes: I32 = np.concatenate([fabric.gpu_node[node_host == host] for host in hosts])
+        return nodes
+
+    def place(self, serving: Serving, first: int = 0) -> Placement:
+        """Return where a server's ranks are, from a number of the GPUs on."""
+        sizes = (serving.data_parallel_size, serving.pipeline_parallel_size, serving.tensor_parallel_size)
+        return place(self.twin.fabric, sizes, first, self.gpus)
+
     def nccl(self, nodes: I32) -> NcclTimes:
         """Return NCCL among some GPUs, under the spec's `nccl` settings."""
         return NcclTimes(self.twin, nodes, settings_here(self.spec, {}))
@@ -62,12 +84,21 @@ def machine(spec: Spec) -> Machine:
         raise spec.error("cluster", f"got hosts of {len(kinds)} types with GPUs, expected one for a server")
     host = catalog.host(kinds.pop())
     hosts = sum(one.type == host.name for one in blueprint.hosts)
+    if spec.placement.hosts:
+        hosts = sum(blueprint.hosts[one].type == host.name for one in place_hosts(blueprint, spec))
     return Machine(spec, blueprint, host.gpu, host.nodes.gpu, hosts)
 
 
-def served_model(spec: Spec, serving: Serving, model: Model) -> ServedModel:
-    """Return a model on its GPUs. Raises ConfigError for what vLLM refuses, and where there are too few."""
+def served_model(
+    spec: Spec, serving: Serving, model: Model, rates: Mapping[int, int] | None = None
+) -> ServedModel:
+    """Return a model on its GPUs; `rates` are those of links that neighbours use, b/s by port.
+
+    Raises ConfigError for what vLLM refuses, and where there are too few.
+    """
     found = machine(spec)
+    if rates:
+        found.twin.link_rate_bps.update(rates)
     gpus = found.per_host * found.hosts
     if serving.world * serving.replicas > gpus:
         message = f"got {serving.replicas} replicas of {serving.world} GPUs each, and the cluster has {gpus}"
@@ -119,8 +150,7 @@ def _talks_over_routes(found: Machine, serving: Serving) -> bool:
 
 def _placement(found: Machine, serving: Serving) -> Placement:
     """Return where the replica that lies on most hosts is, the first of equals."""
-    sizes = (serving.data_parallel_size, serving.pipeline_parallel_size, serving.tensor_parallel_size)
-    places = [place(found.twin.fabric, sizes, number * serving.world) for number in range(serving.replicas)]
+    places = [found.place(serving, number * serving.world) for number in range(serving.replicas)]
     return max(places, key=lambda one: one.hosts(one.rank_node.ravel()))
 
 
@@ -129,7 +159,8 @@ def _tensor_group(found: Machine, serving: Serving, where: Placement | None) -> 
     capability = int(gpu.compute_capability.value)
     group = where.tensor_group() if where is not None else None
     if where is None or group is None or where.hosts(group) == 1:
-        return TensorGroup(size, size, gpu.nvlink, capability, flashinfer=serving.release in FLASHINFER_RELEASES)
+        flashinfer, early = (serving.release in those for those in (FLASHINFER_RELEASES, EARLY_RELEASES))
+        return TensorGroup(size, size, gpu.nvlink, capability, flashinfer=flashinfer, early=early)
     return TensorGroup(size, min(size - 1, found.per_host), gpu.nvlink, capability, found.nccl(group))
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from fabrictwin.base.arrays import F64
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.serving.config.layout import Machine, machine
@@ -12,6 +15,8 @@ from fabrictwin.serving.config.server import Server, server
 from fabrictwin.serving.engine.disaggregated import Disaggregated, Handover, Side
 from fabrictwin.serving.engine.replica import Replica
 from fabrictwin.serving.network.kv_transfer import KvLayout, KvNetwork, rank_pairs
+from fabrictwin.serving.network.link_load import ALONE, Neighbourhood
+from fabrictwin.serving.network.sent import routed_bytes
 
 
 def _section(serving: Serving, pool: Pool) -> Serving:
@@ -37,7 +42,7 @@ def pools_gpus(serving: Serving) -> int:
     return sum(side.world * side.replicas for side in _sides(serving))
 
 
-def disaggregated(spec: Spec, serving: Serving) -> Disaggregated:
+def disaggregated(spec: Spec, serving: Serving, neighbours: Neighbourhood = ALONE) -> Disaggregated:
     """Return both sides of a server, ready to run; prefilling engines take the first GPUs. Raises ConfigError."""
     asked = serving.disaggregated
     assert asked is not None
@@ -51,7 +56,7 @@ def disaggregated(spec: Spec, serving: Serving) -> Disaggregated:
     gpus = pools_gpus(serving)
     if gpus > found.per_host * found.hosts:
         raise spec.error(key, f"got pools of {gpus} GPUs, and the cluster has {found.per_host * found.hosts}")
-    ready = [server(spec, side) for side in sides]
+    ready = [server(spec, side, neighbours) for side in sides]
     if ready[0].layout.windows != (0,):
         raise spec.error(key, "got a model with sliding windows, whose transfers are not modelled")
     first = (0, sides[0].world * sides[0].replicas)
@@ -59,17 +64,39 @@ def disaggregated(spec: Spec, serving: Serving) -> Disaggregated:
         _side(found, section, one, start) for section, one, start in zip(sides, ready, first, strict=True)
     )
     network = KvNetwork(
-        found.twin, asked.connector, _layout(ready[0], ready[1]), round(asked.transfer_us * PS_PER_US)
+        found.twin,
+        asked.connector,
+        _layout(ready[0], ready[1]),
+        host_ps=round(asked.transfer_us * PS_PER_US),
+        neighbours=neighbours,
     )
     handover = Handover(round(asked.proxy_us * PS_PER_US), round(asked.lease_s * PS_PER_S))
     return Disaggregated(prefill, decode, network, handover)
+
+
+def pools_bytes(spec: Spec, pools: Disaggregated) -> F64:
+    """Return the bytes of KV that went over each port, as if evenly between all engines, of shape [ports]."""
+    twin, nodes = machine(spec).twin, pools.nodes
+    pairs = pools.network.layout.pairs
+    ends = [
+        (prefill[source], decode[target])
+        for prefill in nodes[0]
+        for decode in nodes[1]
+        for source, target in pairs
+        if twin.fabric.node_host[prefill[source]] != twin.fabric.node_host[decode[target]]
+    ]
+    if not ends:
+        return np.zeros(twin.fabric.ports)
+    source, target = np.array(ends, np.int32).T
+    each = pools.network.moved_bytes / (len(nodes[0]) * len(nodes[1]) * len(pairs))
+    return routed_bytes(twin, source, target, each)
 
 
 def _side(found: Machine, section: Serving, ready: Server, first: int) -> Side:
     engines: list[Replica] = []
     for _ in range(section.replicas):
         engines += [rank for engine in ready.make() for rank in engine.ranks]
-    gpus, size = found.twin.fabric.gpu_node, section.world
+    gpus, size = found.gpus, section.world
     nodes = tuple(gpus[first + place * size : first + (place + 1) * size] for place in range(section.replicas))
     return Side(tuple(engines), nodes)
 

@@ -180,6 +180,7 @@ class Serving(Section):
     disaggregated: Disaggregation | None = None
     operators: Operators | None = None
     host: Host = Host()
+    neighbours: tuple[str, ...] = ()
     benchmark: Benchmark = Benchmark()
 
     @model_validator(mode="before")

@@ -11,15 +11,17 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.serving.cache.manager import CacheLayout, KvCache
-from fabrictwin.serving.config.layout import served_model
+from fabrictwin.serving.config.layout import machine, served_model
 from fabrictwin.serving.config.section import Serving, ServingWorkload, Speculative
 from fabrictwin.serving.engine.lockstep import Engine, Lockstep
 from fabrictwin.serving.engine.replica import Accepted, HostTimes, Replica
+from fabrictwin.serving.network.link_load import ALONE, Neighbourhood
 from fabrictwin.serving.scheduler.config import HIDDEN_STATE_DRAFTERS, SchedulerConfig
 from fabrictwin.serving.scheduler.release import Release, release
 from fabrictwin.serving.scheduler.request import Request
 from fabrictwin.serving.scheduler.scheduler import Scheduler
 from fabrictwin.serving.step.analytic import AnalyticCost, ServedModel
+from fabrictwin.serving.step.beside import CostBeside
 from fabrictwin.serving.step.graphs import capture_sizes
 from fabrictwin.serving.step.measured import MeasuredCost, OperatorFiles
 from fabrictwin.serving.step.shape import StepCost
@@ -62,8 +64,8 @@ def serving_section(spec: Spec) -> Serving:
     return spec.validate_section("workload", ServingWorkload).serving
 
 
-def server(spec: Spec, serving: Serving) -> Server:
-    """Return the server that a spec describes.
+def server(spec: Spec, serving: Serving, neighbours: Neighbourhood = ALONE) -> Server:
+    """Return the server that a spec describes, on the links that neighbours leave.
 
     Raises:
         ConfigError: vLLM would refuse it, or the cluster has too few GPUs.
@@ -77,6 +79,13 @@ def server(spec: Spec, serving: Serving) -> Server:
     chosen = release(serving.release)
     layout = _layout(spec, serving, served, config, chosen)
     cost = _cost(spec, serving, served, config)
+    if neighbours:
+        twin = machine(spec).twin
+
+        def beside(rates: dict[int, int]) -> StepCost:
+            return _cost(spec, serving, served_model(spec, serving, model, rates), config)
+
+        cost = CostBeside(neighbours, lambda phase: neighbours.rates(twin, phase), beside)
     host = HostTimes(
         *(
             round(us * PS_PER_US)
@@ -92,7 +101,7 @@ def server(spec: Spec, serving: Serving) -> Server:
 
     def make() -> list[Engine]:
         data = serving.data_parallel_size
-        if data > 1 and isinstance(cost, AnalyticCost) and model.experts:
+        if data > 1 and isinstance(cost, AnalyticCost | CostBeside) and model.experts:
             return [Lockstep([rank() for _ in range(data)], cost, host)]
         return [rank() for _ in range(data)]
 

@@ -54,7 +54,8 @@ class Disaggregated:
     """Both sides under one clock."""
 
     def __init__(self, prefill: Side, decode: Side, network: KvNetwork, handover: Handover) -> None:
-        self._prefill, self._decode, self._network, self._handover = prefill, decode, network, handover
+        self._prefill, self._decode, self.network, self._handover = prefill, decode, network, handover
+        self.nodes = prefill.nodes, decode.nodes
         self._paths: dict[int, _Path] = {}
         self._later: list[tuple[int, int, int]] = []  # time, 0: goes to decode, 1: lease is over; request
         self.ranks = decode.engines
@@ -78,7 +79,7 @@ class Disaggregated:
     @property
     def next_ps(self) -> int:
         """Time of the next turn, of whichever part."""
-        return min(self._others_ps(), self._network.now_ps if self._network.busy else NEVER)
+        return min(self._others_ps(), self.network.now_ps if self.network.busy else NEVER)
 
     def _others_ps(self) -> int:
         due = min(worker.next_ps for worker in self.workers)
@@ -102,8 +103,8 @@ class Disaggregated:
     def act(self, until_ps: int = 0) -> tuple[int, list[Request]]:
         """Run the turn that is due first, of an engine, of the proxy or of transfers."""
         due = self._others_ps()
-        most = min(due, max(until_ps, self._network.now_ps))
-        through = self._network.advance(most)
+        most = min(due, max(until_ps, self.network.now_ps))
+        through = self.network.advance(most)
         if through:
             for at_ps, number in through:
                 self._moved(number, at_ps)
@@ -147,7 +148,7 @@ class Disaggregated:
             path = self._paths[request.number]
             if not path.prefill.keeps_blocks:
                 worker.scheduler.load_failed(request)
-                worker.wake(self._network.now_ps)
+                worker.wake(self.network.now_ps)
                 continue
             path.moving = True
             size = worker.scheduler.cache.layout.block_size
@@ -155,7 +156,7 @@ class Disaggregated:
             nodes = self._prefill.nodes[path.source], self._decode.nodes[path.target]
             source, target = path.prefill.blocks[0][known:], request.blocks[0][known:]
             count = min(len(source), len(target))
-            self._network.start(request.number, nodes, (source[:count], target[:count]))
+            self.network.start(request.number, nodes, (source[:count], target[:count]))
 
     def _moved(self, number: int, at_ps: int) -> None:
         path = self._paths[number]

@@ -47,11 +47,18 @@ class Engine(Loaded, Protocol):
     def act(self, until_ps: int = 0) -> tuple[int, list[Request]]: ...
 
 
-class TogetherCost(Protocol):
+class Together(Protocol):
     """Times of steps that ranks take together."""
 
     def together_ps(self, shapes: Sequence[StepShape | None]) -> tuple[int, ...]:
         """Return how long each stage computes, picoseconds; None stands for a rank without work."""
+
+
+class TogetherCost(Protocol):
+    """Times of steps that ranks take together, at any time."""
+
+    def at(self, now_ps: int) -> Together:
+        """Return the times of steps that begin at an instant, picoseconds."""
 
 
 class Ranks:
@@ -146,7 +153,7 @@ class Lockstep(Ranks):
     def _run(self, batches: list[Batch], now: int) -> int:
         """Launch a step of all ranks; returns when the last stage is done."""
         shapes = [shape_of(batch, self._decode_tokens) if batch.total else None for batch in batches]
-        times = self._cost.together_ps(shapes)
+        times = self._cost.at(now).together_ps(shapes)
         if len(self._stages) != len(times):
             self._stages = [0] * len(times)
         done = now

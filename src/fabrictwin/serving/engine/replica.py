@@ -240,7 +240,7 @@ class Replica:
             shape.decode_squares += 2 * shape.decode_context + count
             shape.decode_context += count
             shape.longest_decode += 1
-            done = stage = max(launched, stage) + self.cost.stages_ps(shape)[0]
+            done = stage = max(launched, stage) + self.cost.at(launched).stages_ps(shape)[0]
             steps.extend((launched, done, count, count, count, 0, count, 0, free))
             now, done_before = (done_before, done) if ahead else (done, done)
             deliveries.request.extend(numbers)
@@ -268,7 +268,7 @@ class Replica:
     def _run(self, batch: Batch, now: int) -> int:
         """Launch a batch; returns when its last stage is done."""
         shape = shape_of(batch, self._decode_tokens)
-        times = self.cost.stages_ps(shape)
+        times = self.cost.at(now).stages_ps(shape)
         if len(self._stages) != len(times):
             self._stages = [0] * len(times)
         done = now

@@ -18,9 +18,11 @@ import numpy as np
 
 from fabrictwin.base.arrays import I32
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
+from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.messages import EventKind, FlowOptions, Message, Opcode, Posting
 from fabrictwin.fabric.memory_paths import PathFinder
 from fabrictwin.serving.network.exchange import exchange
+from fabrictwin.serving.network.link_load import ALONE, FOREVER, Neighbourhood
 from fabrictwin.twin.twin import Twin
 
 Connector = Literal["nixl", "mooncake"]
@@ -68,8 +70,19 @@ def runs(source: list[int], target: list[int]) -> int:
 class KvNetwork:
     """Transfers under way. `advance` tells which are through; time only advances."""
 
-    def __init__(self, twin: Twin, connector: Connector, layout: KvLayout, host_ps: int = 0) -> None:
-        self._twin, self._connector, self._layout, self._host_ps = twin, connector, layout, host_ps
+    def __init__(
+        self,
+        twin: Twin,
+        connector: Connector,
+        layout: KvLayout,
+        *,
+        host_ps: int = 0,
+        neighbours: Neighbourhood = ALONE,
+    ) -> None:
+        self._twin, self._connector, self.layout, self._host_ps = twin, connector, layout, host_ps
+        self._neighbours = neighbours
+        self._slowed: dict[int, int] = {}
+        self._change_ps = 0 if neighbours else FOREVER
         self._engine = twin.start_engine("flow")
         self._finder = PathFinder(twin.fabric, twin.routes)
         self._flows: dict[tuple[int, int, int], int] = {}
@@ -92,7 +105,7 @@ class KvNetwork:
     def start(self, number: int, nodes: tuple[I32, I32], blocks: tuple[list[int], list[int]]) -> None:
         """Begin to move blocks from ranks of one engine to those of another, now."""
         source, target = blocks
-        layout, parts = self._layout, runs(source, target) if self._connector == "mooncake" else len(source)
+        layout, parts = self.layout, runs(source, target) if self._connector == "mooncake" else len(source)
         size = max(1, round(layout.pair_bytes * layout.regions * len(source)))
         piece = layout.pair_bytes * len(source) / max(parts, 1)
         piece = min(piece, SLICE_BYTES) if self._connector == "mooncake" else piece
@@ -129,11 +142,25 @@ class KvNetwork:
         message = engine.send(self._flows[key], Message(size, Opcode.WRITE, posting=posting))
         self._of_message[message] = number
 
+    def _change_rates(self) -> None:
+        """Let links run at the rates that neighbours leave from now on."""
+        now, fabric = self.now_ps, self._twin.fabric
+        rates = self._neighbours.rates(self._twin, self._neighbours.phase(now))
+        for port in sorted(self._slowed.keys() | rates.keys()):
+            built = self._twin.link_rate_bps.get(port, int(fabric.port_rate_bps[port]))
+            rate = rates.get(port, built)
+            if rate != self._slowed.get(port, built):
+                self._engine.change(TimedChange(now, port, rate))
+        self._slowed = rates
+        self._change_ps = self._neighbours.next_ps(now)
+
     def advance(self, until_ps: int) -> list[Event]:
         """Run up to `until_ps`, or to the first instant at which transfers are through; returns these."""
         while True:
+            if self.now_ps >= self._change_ps:
+                self._change_rates()
             first = self._local[0][0] if self._local else until_ps
-            found = self._engine.advance(min(until_ps, first))
+            found = self._engine.advance(min(until_ps, first, self._change_ps))
             done = [
                 (event.time_ps, self._of_message.pop(event.message))
                 for event in found.events

@@ -10,12 +10,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from fabrictwin.base.arrays import I32
+from fabrictwin.base.arrays import F64, I32
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.engines.base.engine import Engine
 from fabrictwin.nccl.communicator.communicator import Communicator, initialise
 from fabrictwin.nccl.lowering.lower import Lowering, program
-from fabrictwin.nccl.lowering.task_times import measure
+from fabrictwin.nccl.lowering.task_times import measure, traffic
 from fabrictwin.nccl.lowering.tasks import COLLECTIVE, Kind, Task
 from fabrictwin.nccl.settings.settings import Settings
 from fabrictwin.nccl.tuning.tuner import Call, Tuner, tuner
@@ -75,6 +75,13 @@ class NcclTimes:
         if kind not in self._tables:
             self._tables[kind] = _Collective(self._communicator, self._chooser, kind)
         return self._tables[kind](size_bytes)
+
+    def port_bytes(self, kind: Kind, size_bytes: int) -> F64:
+        """Return the bytes that a collective sends over each port, of shape [ports]."""
+        size_bytes = max(1, size_bytes // ELEMENT_BYTES) * ELEMENT_BYTES
+        task = Task(kind, size_bytes, ELEMENT_BYTES)
+        choice = self._chooser.choose(Call(COLLECTIVE[kind], size_bytes, "bfloat16"))
+        return traffic(self._communicator, task, choice)[1].tx_bytes.astype(float)
 
 
 class SendTimes(_Table):

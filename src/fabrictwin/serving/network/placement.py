@@ -57,7 +57,11 @@ class Placement:
         return np.ascontiguousarray(groups[int(np.argmax(spread))])
 
 
-def place(fabric: Fabric, sizes: tuple[int, int, int], first: int = 0) -> Placement:
-    """Return a server of `sizes` (data, pipeline, tensor parallel) on GPUs from number `first` on."""
+def place(fabric: Fabric, sizes: tuple[int, int, int], first: int = 0, gpus: I32 | None = None) -> Placement:
+    """Return a server of `sizes` (data, pipeline, tensor parallel) on GPUs from number `first` on.
+
+    `gpus` are those that there are, in order; the cluster's where None.
+    """
     world = int(np.prod(sizes))
-    return Placement(fabric, fabric.gpu_node[first : first + world].reshape(sizes))
+    nodes = fabric.gpu_node if gpus is None else gpus
+    return Placement(fabric, nodes[first : first + world].reshape(sizes))

@@ -54,6 +54,10 @@ def headline(found: Prediction) -> list[str]:
         *cache_lines(server),
         f"{steps:,} steps of {computed / steps:.1f} tokens, "
         f"{preempted} preemptions, {int(found.served.hits.sum()) / prompt:.1%} of prompts cached",
+        *(
+            f"beside it {one.name}: {one.what} {one.beside_ms:,.2f} ms, alone {one.alone_ms:,.2f} ms"
+            for one in found.neighbours
+        ),
     ]
 
 

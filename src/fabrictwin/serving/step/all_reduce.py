@@ -47,6 +47,8 @@ LIMITS = {
     ),
 }
 
+LATE_CAPABILITY = 103
+
 FLASHINFER_MOST = {
     90: {2: 64 * MIB, 4: 2 * MIB, 8: MIB // 2},
     100: {2: 64 * MIB, 4: 32 * MIB, 8: 128 * MIB},
@@ -136,6 +138,7 @@ class TensorGroup:
         capability: CUDA compute capability × 10, such as 90.
         network: NCCL on the cluster's routes, for a group that lies on several nodes.
         flashinfer: The release takes FlashInfer's all-reduce where it can.
+        early: The release has no sizes for capability 10.3: the custom kernel's own, and no symmetric memory.
     """
 
     size: int
@@ -144,6 +147,7 @@ class TensorGroup:
     capability: int
     network: Collectives | None = None
     flashinfer: bool = False
+    early: bool = False
 
     @property
     def _links(self) -> str:
@@ -158,7 +162,7 @@ class TensorGroup:
         taken = FLASHINFER_MOST.get(self.capability, {}).get(self.size, -1)
         if self.flashinfer and self._links in FLASHINFER and moved_bytes <= taken:
             return "flashinfer"
-        limits = LIMITS.get(self.capability)
+        limits = None if self.early and self.capability == LATE_CAPABILITY else LIMITS.get(self.capability)
         most = CUSTOM_MOST
         if limits and self.nvlink:
             most = min(most, limits.custom.get(self.size, 0))

@@ -65,6 +65,9 @@ def shape_of(batch: Batch, decode_tokens: int = 1) -> StepShape:
 class StepCost(Protocol):
     """Times of steps on one replica."""
 
+    def at(self, now_ps: int) -> StepCost:
+        """Return the cost of steps that begin at an instant, picoseconds: itself but beside neighbours."""
+
     def stages_ps(self, shape: StepShape) -> tuple[int, ...]:
         """Return how long each stage of the pipeline computes a step, with what it communicates, picoseconds."""
 
