@@ -21,7 +21,7 @@ def job(**more):
     training = Record(
         sharding=Record(strategy="none"), micro_batch_size=3, sequence=16, sequence_parallel=True,
         recompute="full", recompute_modules=("norms",), attention="flash", parallel=Record(schedule="1f1b"),
-        routing=Record(imbalance=0.0),
+        routing=Record(imbalance=0.0), lora=None,
     )  # fmt: skip
     model = Record(experts=None, layers=8, sparse_before=(0, 0, 0, 1, 2, 3, 4, 5, 6))
     layout = Record(tp=2, cp=3, dp=4, pp=2, ep=5, expert_tp=6, width=7)
@@ -79,7 +79,7 @@ def test_layers_at_the_ends_may_stay_wide(first, last, wide):
     ],
 )
 def test_neighbours_fill_buckets(sizes, filled, expected):
-    assert buckets([Record(parameters=size) for size in sizes], 4, filled) == expected
+    assert buckets([Record(trained=size) for size in sizes], 4, filled) == expected
 
 
 def sections(parallel, *, global_batch=8, given=False, raw=None):

@@ -53,7 +53,8 @@ def segments(
         kind=lambda n: "", ),
         load=lambda number: loads[number], last_parameters=lambda: 70, last_experts=lambda: 7,
         first_parameters=lambda: 50,
-        layer_parameters=lambda number: (100 + number, 10),
+        trained=lambda whole: whole, frozen=lambda whole: 0,
+        layer_parameters=lambda number: (100 + number, 10, 0),
     )  # fmt: skip
     made._attention, made._mlp, made._ends = block("attention", 1), block("mlp", 2), block("ends", 4)
     made.roof, made._layer = "roof", made._make_layer

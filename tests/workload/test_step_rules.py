@@ -88,7 +88,7 @@ def test_fsdp_2_copies_what_was_gathered_in_and_out(strategy, streamed):
         context=Record(segments=Record(roof=Record(stream=stream))),
     )
     PassLowering._copied_out(made, Record(parameters=1000))
-    PassLowering._copied_in(made, [Record(parameters=1000), Record(parameters=500)])
+    PassLowering._copied_in(made, [Record(trained=1000), Record(trained=500)])
     assert seen == ([] if streamed is None else [streamed, (2 + 4) * 1500])
 
 

@@ -43,7 +43,8 @@ HOP = Prior("collectives.hop", 1.0, 0.5)
 RATE = Prior("collectives.rate", 1.0, 0.15)
 SHOWN = dict(zip((name for name, *_ in REGIMES), (LAUNCH, HOP, RATE), strict=True))
 UNCORRECTED: dict[str, Any] = {"launch_us": 0.0, "hop": 1.0, "rate": 1.0}
-SHARE = 0.2  # the width of a share's prior around that of the GPU and the software
+SHARE = 0.2  # the width of a share's prior around that of the GPU and the software ...
+KNOWN_SHARE = 0.06  # ... where steps of both were compared: what models and releases differ by (docs/calibrate.md)
 PRODUCTS = 0.2  # the prior's width of a type's factor
 LARGE = 512  # sides of products that the catalog's throughput is about
 LEAST_SHARE = 0.05
@@ -231,7 +232,9 @@ def _step(spec: Spec, times_s: Sequence[float]) -> Fitted:
         raise spec.error("workload.training.compute_share", message)
 
     twin = make_twin(spec, build(spec.cluster, spec=spec))
-    usual = step_shares().of(twin.fabric.templates[0].gpu_type, spec.workload["training"].get("software"))
+    gpu, software = twin.fabric.templates[0].gpu_type, spec.workload["training"].get("software")
+    shares = step_shares()
+    known = gpu in shares.gpus and software in shares.software
 
     def step_s(share: float) -> float:
         training = {**spec.workload["training"], "compute_share": share}
@@ -239,15 +242,17 @@ def _step(spec: Spec, times_s: Sequence[float]) -> Fitted:
         return execute.predict(execute.with_overrides(asked, fidelity="analytic")).trace.end_ps / PS_PER_S
 
     source = f"a step of {measured:.4g} s" + (f", the median of {len(times_s)}" if len(times_s) > 1 else "")
-    return fit_share(step_s, usual, measured, source)
+    return fit_share(step_s, shares.of(gpu, software), measured, source, known=known)
 
 
-def fit_share(step_s: Callable[[float], float], usual: float, measured_s: float, source: str) -> Fitted:
+def fit_share(
+    step_s: Callable[[float], float], usual: float, measured_s: float, source: str, *, known: bool
+) -> Fitted:
     """Fit the share of their kernels' throughput that steps reach to one time in seconds, around what is usual.
 
-    `step_s` gives the step in seconds for a share.
+    `step_s` gives the step in seconds for a share; `known` says that the GPU and the software were compared.
     """
-    prior = Prior("compute_share", usual, SHARE)
+    prior = Prior("compute_share", usual, KNOWN_SHARE if known else SHARE)
 
     def within(share: float) -> float:
         return float(np.clip(share, LEAST_SHARE, 1.0))

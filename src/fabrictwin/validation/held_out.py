@@ -156,8 +156,9 @@ def with_one_row(found: HeldOut, answers: Answers) -> HeldOut:
     groups = {name: members for name, members in groups.items() if len(members) > 1}
     outcomes: list[Outcome] = []
     for members in groups.values():
+        others_of = [one for one in found.outcomes if one.case.hardware != members[0].case.hardware]
         for given in members:
-            share = _calibrated_share(given, answers)
+            share = _calibrated_share(given, answers, known=_compared(given, others_of))
             others = [one for one in members if one is not given]
             cases = [one.case if share is None else with_share(one.case, share) for one in others]
             outcomes += answers.of(cases)
@@ -165,7 +166,18 @@ def with_one_row(found: HeldOut, answers: Answers) -> HeldOut:
     return _held_out(by, len(groups), 0, [o for o in outcomes if o.error is not None])
 
 
-def _calibrated_share(given: Outcome, answers: Answers) -> float | None:
+def _compared(given: Outcome, others: Iterable[Outcome]) -> bool:
+    """Return true if other rows are of a row's GPU, and others of its software."""
+    known = [_machine(one) for one in others]
+    return all(any(mine == theirs[i] for theirs in known) for i, mine in enumerate(_machine(given)))
+
+
+def _machine(outcome: Outcome) -> tuple[str, str]:
+    assert outcome.case.spec is not None
+    return outcome.case.row.hardware, (outcome.case.spec.workload or {})["training"].get("software", "")
+
+
+def _calibrated_share(given: Outcome, answers: Answers, *, known: bool) -> float | None:
     """Return the share that a row's own time asks for; none where the row is met."""
     assert given.step_time_s is not None
     assert given.error is not None
@@ -178,7 +190,7 @@ def _calibrated_share(given: Outcome, answers: Answers) -> float | None:
         return one.step_time_s
 
     usual = (given.case.spec.workload or {})["training"]["compute_share"]
-    fitted = fit_share(step_s, usual, given.step_time_s * (1 + given.error), given.case.row.row)
+    fitted = fit_share(step_s, usual, given.step_time_s * (1 + given.error), given.case.row.row, known=known)
     return fitted.after if fitted.applied else None
 
 

@@ -20,7 +20,15 @@ from fabrictwin.workload.job.rank_layout import Layout, split_layers
 from fabrictwin.workload.job.training_checks import Wrong, check_layout, check_switches
 from fabrictwin.workload.job.workload_section import Training, Workload
 from fabrictwin.workload.layers.feedforward import peak_load
-from fabrictwin.workload.layers.transformer import ExpertRouting, Hiding, Kernels, LossKernels, Shape, Sharing
+from fabrictwin.workload.layers.transformer import (
+    Adapters,
+    ExpertRouting,
+    Hiding,
+    Kernels,
+    LossKernels,
+    Shape,
+    Sharing,
+)
 from fabrictwin.workload.model.model_sizes import Model
 
 MOST_MICRO_BATCHES = 100_000
@@ -100,6 +108,7 @@ class Job:
                 t.scan_share,
                 t.host.captured,
                 LossKernels(t.loss, t.metrics),
+                None if t.lora is None else Adapters(t.lora.rank, t.lora.targets),
             ),
             ExpertRouting(t.routing.capacity_factor, *host),
         )
@@ -141,16 +150,37 @@ class Job:
 
     # --- parameters of one rank
 
+    def trained(self, parameters: int) -> int:
+        """Return how many of these weights are trained: none where adapters are."""
+        return 0 if self.training.lora else parameters
+
+    def frozen(self, parameters: int) -> int:
+        """Return how many of these weights are held and not trained."""
+        return parameters - self.trained(parameters)
+
+    @cached_property
+    def adapter_parameters(self) -> int:
+        """Parameters of one layer's adapters: the side at the inner dimension, and the one at the outer."""
+        lora, tp = self.training.lora, self.layout.tp
+        if lora is None:
+            return 0
+        found = (*self.model.attention_linears(), *self.model.mlp_linears(self.model.ffn))
+        return sum(
+            lora.rank * (each.inner + each.out // tp if each.split == "column" else each.inner // tp + each.out)
+            for each in found
+            if each.name in lora.targets
+        )
+
     def embedding_parameters(self) -> int:
         """The vocabulary is divided over tensor-parallel ranks."""
         return self.vocab * self.model.hidden // self.layout.tp
 
     def first_parameters(self) -> int:
-        """Parameters that the first stage holds beside layers."""
+        """Weights that the first stage holds beside layers."""
         return self.embedding_parameters() + self.model.positions * self.model.hidden
 
     def last_parameters(self) -> int:
-        """Parameters that the last stage holds beside layers; of a tied model, a copy of the embedding."""
+        """Weights that the last stage holds beside layers; of a tied model, a copy of the embedding."""
         own = self.layout.pp > 1 or not self.model.tied
         predictors = self.model.predictors * self.model.predictor_on_rank(self.layout.tp)
         return self.model.norm_parameters + (self.embedding_parameters() if own else 0) + predictors
@@ -166,26 +196,28 @@ class Job:
         own = self.model.experts.count // self.layout.ep
         return own * self.model.expert_parameters() // self.layout.expert_tp
 
-    def layer_parameters(self, layer: int) -> tuple[int, int]:
-        """(dense, of routed experts)."""
+    def layer_parameters(self, layer: int) -> tuple[int, int, int]:
+        """(trained: dense, of routed experts; frozen)."""
         sparse = self.model.is_sparse(layer)
         experts = self.experts_of_layer() if sparse else 0
-        return self.model.layer_on_rank(layer, self.layout.tp), experts
+        whole = self.model.layer_on_rank(layer, self.layout.tp)
+        return self.trained(whole) + self.adapter_parameters, experts, self.frozen(whole)
 
     def split_parameters(self, stage: int) -> tuple[int, int]:
-        """(dense, of routed experts) on one rank of a stage."""
+        """(dense, of routed experts) on one rank of a stage, that are trained."""
         dense = experts = 0
         for chunk in range(self.chunks):
             for layer in self.layers_of(stage, chunk):
-                a, b = self.layer_parameters(layer)
+                a, b, _ = self.layer_parameters(layer)
                 dense, experts = dense + a, experts + b
-        dense += self.first_parameters() if stage == 0 else 0
+        dense += self.trained(self.first_parameters()) if stage == 0 else 0
         if stage == self.layout.pp - 1:
-            dense, experts = dense + self.last_parameters(), experts + self.last_experts()
+            dense += self.trained(self.last_parameters())
+            experts += self.last_experts()
         return dense, experts
 
     def stage_parameters(self, stage: int) -> int:
-        """On one rank of a stage."""
+        """Trained parameters on one rank of a stage."""
         return sum(self.split_parameters(stage))
 
 

@@ -67,6 +67,8 @@ def check_layout(training: Training, model: Model, wrong: Wrong) -> None:
         raise wrong("recompute", "got operations, expected it with tp 1 and a dense model with a gated MLP")
     _check_experts(training, model, wrong)
     _check_parts(training, model, wrong)
+    if training.lora is not None:
+        _check_adapters(training, model, wrong)
 
 
 def _check_parts(training: Training, model: Model, wrong: Wrong) -> None:
@@ -112,6 +114,20 @@ def _check_parts(training: Training, model: Model, wrong: Wrong) -> None:
             raise wrong("overlap.experts", "got true with ep 1, expected false: nothing is exchanged")
         if training.routing.dispatcher != "all-to-all":
             raise wrong("routing.dispatcher", "got flex with ep 1, expected all-to-all: nothing is dispatched")
+
+
+def _check_adapters(training: Training, model: Model, wrong: Wrong) -> None:
+    if model.experts or model.latent or model.mamba or model.predictors:
+        raise wrong(
+            "lora", f"got adapters, expected none: those of {model.name} are not modelled; dense layers' are"
+        )
+    lora = training.lora
+    assert lora is not None
+    if not lora.targets or len(set(lora.targets)) < len(lora.targets):
+        given = ", ".join(lora.targets) or "none"
+        raise wrong("lora.targets", f"got {given}, expected some of qkv, projection, up, down, each once")
+    if training.recompute == "operations":
+        raise wrong("recompute", "got operations with adapters, expected none, selective or full")
 
 
 def _check_stages(training: Training, model: Model, wrong: Wrong) -> None:

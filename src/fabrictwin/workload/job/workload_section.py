@@ -127,6 +127,13 @@ class Offload(Section):
     memory_rate: Rate | None = None  # what a host's processors stream, shared by its GPUs
 
 
+class Lora(Section):
+    """Low-rank adapters (Hu et al. 2021, arXiv 2106.09685): of layers' products alone; all else is frozen."""
+
+    rank: Annotated[int, Field(strict=True, ge=1, le=1 << 16)] = 16
+    targets: tuple[Literal["qkv", "projection", "up", "down"], ...] = ("qkv", "projection", "up", "down")
+
+
 Module = Literal["norms", "experts", "expert-activations", "latent-up"]
 
 
@@ -179,6 +186,7 @@ class Training(Section):
     routing: Routing = Routing()
     host: HostSide = HostSide()
     offload: Offload = Offload()
+    lora: Lora | None = None
 
     @model_validator(mode="before")
     @classmethod

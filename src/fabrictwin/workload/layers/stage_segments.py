@@ -22,14 +22,19 @@ from fabrictwin.workload.layers.transformer import Ends
 class Segment:
     """Part of a chunk, in order of forward. Parameters are those of one rank, unsharded."""
 
-    dense: int
-    experts: int
+    dense: int  # trained
+    experts: int  # likewise, of routed experts
+    frozen: int
     forward: Script
     backward: Script
 
     @property
-    def parameters(self) -> int:
+    def trained(self) -> int:
         return self.dense + self.experts
+
+    @property
+    def parameters(self) -> int:
+        return self.trained + self.frozen
 
 
 class Segments:
@@ -120,9 +125,9 @@ class Segments:
 
     def layer(self, number: int) -> Segment:
         """A layer, counted from 0."""
-        dense, experts = self.job.layer_parameters(number)
         letter = self.job.model.kind(number)
-        return Segment(dense, experts, *self._layer(self.job.load(number), letter, self.is_wide(number)))
+        parameters = self.job.layer_parameters(number)
+        return Segment(*parameters, *self._layer(self.job.load(number), letter, self.is_wide(number)))
 
     def _of_predictor(self) -> list[tuple[Script, Script]]:
         """The layers that a predictor adds (of a hybrid, attention and experts), in the last layer's precision."""
@@ -134,9 +139,9 @@ class Segments:
 
     @cached_property
     def first(self) -> Segment:
-        return Segment(
-            self.job.first_parameters(), 0, self._ends.embedding_forward(), self._ends.embedding_backward()
-        )
+        whole = self.job.first_parameters()
+        scripts = self._ends.embedding_forward(), self._ends.embedding_backward()
+        return Segment(self.job.trained(whole), 0, self.job.frozen(whole), *scripts)
 
     @cached_property
     def last(self) -> Segment:
@@ -151,7 +156,9 @@ class Segments:
             for script in (self._ends.output_backward(), *behind, apart, backward):
                 again.extend(script)
             backward = again
-        return Segment(self.job.last_parameters(), self.job.last_experts(), forward, backward)
+        whole = self.job.last_parameters()
+        parameters = self.job.trained(whole), self.job.last_experts(), self.job.frozen(whole)
+        return Segment(*parameters, forward, backward)
 
     def of(self, stage: int, chunk: int) -> list[Segment]:
         """A chunk of a stage, in order of forward."""
@@ -173,5 +180,5 @@ def buckets(segments: list[Segment], bytes_each: int, bucket_bytes: int) -> list
             found.append([])
             filled = 0
         found[-1].append(i)
-        filled += segment.parameters * bytes_each
+        filled += segment.trained * bytes_each
     return found

@@ -69,6 +69,14 @@ class LossKernels:
 
 
 @dataclass(frozen=True)
+class Adapters:
+    """Low-rank adapters beside these linear layers, whose own weights, as all others, are frozen."""
+
+    rank: int
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Kernels:
     """Kernels that a layer runs, and how they are issued."""
 
@@ -78,6 +86,7 @@ class Kernels:
     scan_share: float = 1.0  # of what state-space kernels would reach, what they do
     captured: tuple[str, ...] = ()  # parts of a layer that the host issues at once
     loss: LossKernels = LossKernels()
+    adapters: Adapters | None = None  # None: all weights are trained
 
 
 @dataclass(frozen=True)
@@ -166,7 +175,8 @@ class Sublayer:
             forward, backward = self.traffic.rms_norm
             return self.roof.stream(forward * elements), self.roof.stream(backward * elements)
         once = self.roof.element_bytes * elements
-        return self.roof.stream(2 * once), self.roof.stream(3 * once) + self.roof.stream(2 * once)
+        weights = NOTHING if self.frozen else self.roof.stream(2 * once)
+        return self.roof.stream(2 * once), self.roof.stream(3 * once) + weights
 
     # --- products
 
@@ -174,19 +184,51 @@ class Sublayer:
         inner, out = linear.inner, linear.out
         return (inner, out // tp) if linear.split == "column" else (inner // tp, out)
 
+    @property
+    def frozen(self) -> bool:
+        """Return true if weights are not trained, but for adapters."""
+        return self.shape.kernels.adapters is not None
+
+    def adapter_of(self, linear: Linear) -> int:
+        """Return the rank of the adapter beside a linear layer, 0 where there is none."""
+        found = self.shape.kernels.adapters
+        return found.rank if found and linear.name in found.targets else 0
+
+    def keeps_input(self, linear: Linear) -> bool:
+        """Return true if a gradient of weights needs a linear layer's input: its own or its adapter's."""
+        return not self.frozen or self.adapter_of(linear) > 0
+
     def forward_of(self, linear: Linear, tokens: int, *, copies: int = 1, tp: int | None = None) -> Cost:
         inner, out = self._sides(linear, (tp or self.shape.sharing.tp) if linear.split != "whole" else 1)
-        return self.roof.linear(tokens, out, inner, copies=copies)
+        cost, rank = self.roof.linear(tokens, out, inner, copies=copies), self.adapter_of(linear)
+        if rank:
+            down, up = self.roof.gemm(tokens, rank, inner), self.roof.gemm(tokens, out, rank)
+            cost += down + up + self.roof.stream(3 * self.roof.element_bytes * tokens * out)
+        return cost
 
     def backward_of(
         self, linear: Linear, tokens: int, *, copies: int = 1, tp: int | None = None
     ) -> tuple[Cost, Cost]:
         """(gradient of the input, gradient of weight and bias)."""
         inner, out = self._sides(linear, (tp or self.shape.sharing.tp) if linear.split != "whole" else 1)
+        inputs = self.roof.linear(tokens, inner, out, copies=copies, backward=True)
+        if self.frozen:
+            return self._adapters_backward(linear, tokens, inner, out, inputs)
         weight = self.roof.linear(out, inner, tokens, copies=copies, accumulate=True, backward=True)
         if linear.bias:
             weight += self.roof.stream(self.roof.element_bytes * tokens * out)
-        return self.roof.linear(tokens, inner, out, copies=copies, backward=True), weight
+        return inputs, weight
+
+    def _adapters_backward(
+        self, linear: Linear, tokens: int, inner: int, out: int, inputs: Cost
+    ) -> tuple[Cost, Cost]:
+        rank, roof = self.adapter_of(linear), self.roof
+        if not rank:
+            return inputs, NOTHING
+        inputs += roof.gemm(tokens, rank, out) + roof.gemm(tokens, inner, rank)
+        inputs += roof.stream(3 * roof.element_bytes * tokens * inner)
+        weights = roof.gemm(out, rank, tokens, accumulate=True) + roof.gemm(rank, inner, tokens, accumulate=True)
+        return inputs, weights
 
     # --- tensor-parallel communication
 
@@ -244,16 +286,16 @@ class Sublayer:
         else:
             script.communicate(self.tensor("all_gather", hidden))
             script.compute(inputs, "backward")
-        if self.shape.sharing.sequence_parallel:
+        if self.shape.sharing.sequence_parallel and not self.frozen:
             script.compute(self.roof.transpose(tokens * hidden), "backward")
         script.compute(weights, "weight")
 
     def enter_backward(self, script: Script, linear: Linear, width: int) -> None:
         """Backward of `enter`: gather the input again, gradients of input and weight, sum the input's."""
         inputs, weights = self.backward_of(linear, self.shape.tokens)
-        if self.shape.sharing.sequence_parallel:
+        if self.shape.sharing.sequence_parallel and not self.frozen:
             weights = self.roof.transpose(self.shape.tokens * width) + weights
-        again = self.tensor("all_gather", width)
+        again = self.tensor("all_gather", width) if self.keeps_input(linear) else None
         sums = self.tensor("reduce_scatter", width) or self.tensor("all_reduce", width)
         if self.shape.hiding.overlap == "none":
             script.communicate(again)
@@ -303,6 +345,8 @@ class Ends(Sublayer):
 
     def embedding_backward(self) -> Script:
         script = Script()
+        if self.frozen:
+            return script
         script.communicate(self.tensor("all_gather", self.model.hidden))
         moved = (self.roof.element_bytes + 2 * FLOAT_BYTES) * self.shape.tokens * self.model.hidden
         script.compute(self.roof.stream(moved), "backward")
@@ -314,7 +358,7 @@ class Ends(Sublayer):
         return (
             self.roof.gemm(tokens, vocab, hidden),
             self.roof.gemm(tokens, hidden, vocab),
-            self.roof.gemm(vocab, hidden, tokens, accumulate=True),
+            NOTHING if self.frozen else self.roof.gemm(vocab, hidden, tokens, accumulate=True),
         )
 
     def _gather(self) -> Collective | None:
@@ -366,14 +410,15 @@ class Ends(Sublayer):
         _, inputs, weights = self._logits()
         hidden = self.model.hidden
         sums = self.tensor("reduce_scatter", hidden) or self.tensor("all_reduce", hidden)
+        again = None if self.frozen else self._gather()
         script.compute(self._loss()[1], "backward")
         if self.shape.hiding.overlap == "none":
-            script.communicate(self._gather())
+            script.communicate(again)
             script.compute(inputs, "backward")
             script.compute(weights, "weight")
             script.communicate(sums)
         else:
-            script.overlap(self._gather(), inputs, "backward")
+            script.overlap(again, inputs, "backward")
             script.overlap(sums, weights, "weight")
         script.compute(self.norm()[1], "backward")
         return script

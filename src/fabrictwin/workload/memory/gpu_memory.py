@@ -196,14 +196,19 @@ def logit_bytes(inputs: MemoryInputs) -> int:
 # --- all of it ---------------------------------------------------------------------------------------------
 
 
-def states(parameters: int, inputs: MemoryInputs, *, over: int | None = None) -> tuple[int, int, int]:
-    """(weights, gradients, optimizer) bytes on one rank; `over`: ranks that hold the same."""
+def states(
+    parameters: int, inputs: MemoryInputs, *, over: int | None = None, frozen: int = 0
+) -> tuple[int, int, int]:
+    """(weights, gradients, optimizer) bytes on one rank; `over`: ranks that hold the same.
+
+    `frozen` weights stand beside the parameters, in 2 bytes, and are sharded like them.
+    """
     n = over or inputs.sharded_over
     if inputs.sharding.fsdp:
-        weight = FSDP_WEIGHT_BYTES * parameters // n
+        weight = (FSDP_WEIGHT_BYTES * parameters + WEIGHT_BYTES * frozen) // n
         return weight, FSDP_WEIGHT_BYTES * parameters // n, FSDP_OPTIMIZER_BYTES * parameters // n
     zero = inputs.sharding.zero
-    weights = WEIGHT_BYTES * parameters // (n if zero >= 3 else 1)
+    weights = WEIGHT_BYTES * (parameters + frozen) // (n if zero >= 3 else 1)
     gradients = inputs.sharding.gradient_bytes * parameters // (n if zero >= 2 else 1)
     return weights, gradients, OPTIMIZER_BYTES * parameters // (n if zero >= 1 else 1)
 
@@ -215,6 +220,8 @@ def gathered_bytes(inputs: MemoryInputs, stage: int) -> int:
     sparse = inputs.layers_of(stage)[1] > 0
     layer = layer_parameters(inputs, sparse=sparse) + (expert_parameters(inputs) if sparse else 0)
     ends = end_parameters(inputs, stage)
+    if inputs.sharding.adapters is not None:
+        return WEIGHT_BYTES * (2 * layer + ends) + 4 * inputs.sharding.adapters
     return WEIGHT_BYTES * (2 * layer + ends) + 4 * layer + WEIGHT_BYTES * ends
 
 
@@ -282,7 +289,9 @@ def _needs(inputs: MemoryInputs, stage: int, layer: _Layer) -> _Needs:
     dense, sparse = inputs.layers_of(stage)
     last = stage == inputs.pp - 1
     parameters = dense * layer.dense + sparse * layer.sparse + end_parameters(inputs, stage)
-    weights, gradients, optimizer = states(parameters, inputs)
+    adapters = inputs.sharding.adapters
+    trained, frozen = (parameters, 0) if adapters is None else (dense * adapters, parameters)
+    weights, gradients, optimizer = states(trained, inputs, frozen=frozen)
     predictors = inputs.model.predictors if last else 0
     if sparse + predictors:
         of_experts = states((sparse + predictors) * layer.experts, inputs, over=inputs.experts_over)

@@ -56,6 +56,7 @@ class Sharding:
     fsdp: bool = False
     shards: int | None = None  # ranks that states are divided over; all replicas where it is not given
     gradient_bytes: int = 4
+    adapters: int | None = None  # parameters of a layer that are trained, where its own weights are not
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ def memory_inputs_of(job: Job) -> MemoryInputs:
             fsdp=strategy in ("fsdp", "fsdp-1"),
             shards=layout.width * layout.cp if strategy in IN_PASS else None,
             gradient_bytes=job.gradient_bytes,
+            adapters=job.adapter_parameters if training.lora else None,
         ),
     )
 

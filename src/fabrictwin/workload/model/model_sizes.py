@@ -358,13 +358,16 @@ class Model:
         *,
         recompute: Literal["none", "selective", "operations", "full"],
         ends_early: bool = False,
+        frozen: bool = False,
     ) -> tuple[int, int]:
         """(model FLOPs, hardware FLOPs) of a step: backward is twice forward, recomputation repeats forwards.
 
-        With `ends_early` dense layers are repeated up to their last product.
+        With `ends_early` dense layers are repeated up to their last product; `frozen` weights have no gradients.
         """
         last = 2 * tokens * self.layers * self.mlp_linears(self.ffn)[-1].weights if ends_early else 0
-        model = 3 * self.forward_flops(tokens, sequence)
+        forward = self.forward_flops(tokens, sequence)
+        core = self.layers * self.core_attention_flops(tokens, sequence)
+        model = 2 * forward + core if frozen else 3 * forward
         again = {
             "none": 0,
             "selective": self.kinds.get("*", 0 if self.pattern else self.layers)

@@ -23,14 +23,14 @@ class CachedJob(Job):
         return cls(**{**same, "micro_batches": micro_batches})
 
     @cached_property
-    def _of_kind(self) -> dict[object, tuple[int, int]]:
+    def _of_kind(self) -> dict[object, tuple[int, int, int]]:
         return {}
 
     @cached_property
     def _of_stage(self) -> dict[int, tuple[int, int]]:
         return {}
 
-    def layer_parameters(self, layer: int) -> tuple[int, int]:
+    def layer_parameters(self, layer: int) -> tuple[int, int, int]:
         kind = self.model.kind(layer) or self.model.is_sparse(layer)
         if kind not in self._of_kind:
             self._of_kind[kind] = super().layer_parameters(layer)
@@ -107,14 +107,16 @@ class CachedSegments(Segments):
 
     @cached_property
     def first(self) -> Segment:
-        return Segment(
-            self.job.first_parameters(), 0, *self._ends_of("first", lambda: super(CachedSegments, self).first)
-        )
+        whole = self.job.first_parameters()
+        scripts = self._ends_of("first", lambda: super(CachedSegments, self).first)
+        return Segment(self.job.trained(whole), 0, self.job.frozen(whole), *scripts)
 
     @cached_property
     def last(self) -> Segment:
         scripts = self._ends_of("last", lambda: super(CachedSegments, self).last)
-        return Segment(self.job.last_parameters(), self.job.last_experts(), *scripts)
+        whole = self.job.last_parameters()
+        parameters = self.job.trained(whole), self.job.last_experts(), self.job.frozen(whole)
+        return Segment(*parameters, *scripts)
 
     def _ends_of(self, name: str, make: Callable[[], Segment]) -> tuple[Script, Script]:
         key = (*self.key, name)

@@ -241,7 +241,7 @@ class OptimizerStep:
     def _tie(self, reduced: dict[int, list[_Reduced]]) -> dict[tuple[int, int], int]:
         """The gradients of a tied embedding's two copies, summed: by class of units and of positions."""
         pp = self.layout.pp
-        if not self.job.model.tied or pp == 1:
+        if not self.job.model.tied or pp == 1 or not self.job.trained(1):
             return {}
         tied: dict[tuple[int, int], int] = {}
         label = self.target.label("embedding-gradient all-reduce", "dp")

@@ -89,7 +89,7 @@ class PassLowering:
             if gathered and i != kept:
                 target.compute(self._copied_out(segments[i]), "backward")
             target.lay(scripts[i])
-            bucket = [segments[j] for j in reduced.get(i, [])]
+            bucket = [segments[j] for j in reduced.get(i, []) if segments[j].trained]
             if bucket:
                 target.compute(self._copied_in(bucket), "backward")
             if gathered and i - 1 - ahead >= 0:
@@ -100,7 +100,7 @@ class PassLowering:
                 target.start(("reduce", i), self._reduction(bucket))
                 pending = i
                 marks.update(dict.fromkeys(reduced[i], target.end_of(("reduce", i))))
-            elif mark and not reduced:
+            elif mark and (not reduced or i in reduced):
                 marks[i] = target.mark()
         return marks
 
@@ -116,7 +116,7 @@ class PassLowering:
         return Collective("shard", "all_gather", size, self.training.overlap.collective_sms)
 
     def _reduction(self, segments: list[Segment]) -> Collective:
-        size = self._whole(sum(segment.parameters for segment in segments), self.job.gradient_bytes)
+        size = self._whole(sum(segment.trained for segment in segments), self.job.gradient_bytes)
         return Collective("shard", "reduce_scatter", size, self.training.overlap.collective_sms)
 
     def _copied_out(self, segment: Segment) -> Cost:
@@ -129,7 +129,7 @@ class PassLowering:
         """FSDP 2 copies gradients into the buffer that is scattered, in the precision that they are reduced in."""
         if self.training.sharding.strategy != "fsdp":
             return NOTHING
-        parameters = sum(segment.parameters for segment in bucket)
+        parameters = sum(segment.trained for segment in bucket)
         return self.context.segments.roof.stream((2 + self.job.gradient_bytes) * parameters)
 
     # --- the factor by which communication beside a whole pass slows its compute

@@ -32,7 +32,11 @@ def lower(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
         raise spec.error(error.key or "workload.training", error.message) from None
     tokens = layout.dp * job.micro_batches * training.micro_batch_size * training.sequence
     needed, executed = model.step_flops(
-        tokens, training.sequence, recompute=training.recompute, ends_early=training.recompute_ends_early
+        tokens,
+        training.sequence,
+        recompute=training.recompute,
+        ends_early=training.recompute_ends_early,
+        frozen=training.lora is not None,
     )
     gpu = catalog.gpu(job.hardware.gpu)
     work = Work(
