@@ -60,7 +60,6 @@ class ResidualGrid:
             ]
         return math.exp(STEP * sum(steps[place] * weight for place, weight in found))
 
-
     def along_first(self, *rest: float) -> Callable[[float], float]:
         """Return `at_one` of the first variable, the others fixed."""
         axis = self._flat[0][0]
