@@ -55,6 +55,7 @@ class Operators(Section):
     per_sequence: str
     attention: str
     skew: str | None = None
+    moe: str | None = None
 
 
 class Host(Section):

@@ -23,10 +23,10 @@ from fabrictwin.serving.scheduler.scheduler import Scheduler
 from fabrictwin.serving.step.analytic import AnalyticCost, ServedModel
 from fabrictwin.serving.step.beside import CostBeside
 from fabrictwin.serving.step.graphs import capture_sizes
-from fabrictwin.serving.step.measured import MeasuredCost, OperatorFiles
-from fabrictwin.serving.step.shape import StepCost
+from fabrictwin.serving.step.measured import MeasuredCost, MeasuredExperts, OperatorFiles
 from fabrictwin.workload.model.model_sizes import Model
 
+Alone = AnalyticCost | MeasuredCost
 GIB = 2**30
 LARGE_GPU = 70 * GIB
 HUGE_GPU = 160 * GIB
@@ -78,11 +78,11 @@ def server(spec: Spec, serving: Serving, neighbours: Neighbourhood = ALONE) -> S
     config = _scheduler(serving, served)
     chosen = release(serving.release)
     layout = _layout(spec, serving, served, config, chosen)
-    cost = _cost(spec, serving, served, config)
+    cost: Alone | CostBeside[Alone] = _cost(spec, serving, served, config)
     if neighbours:
         twin = machine(spec).twin
 
-        def beside(rates: dict[int, int]) -> StepCost:
+        def beside(rates: dict[int, int]) -> Alone:
             return _cost(spec, serving, served_model(spec, serving, model, rates), config)
 
         cost = CostBeside(neighbours, lambda phase: neighbours.rates(twin, phase), beside)
@@ -101,7 +101,7 @@ def server(spec: Spec, serving: Serving, neighbours: Neighbourhood = ALONE) -> S
 
     def make() -> list[Engine]:
         data = serving.data_parallel_size
-        if data > 1 and isinstance(cost, AnalyticCost | CostBeside) and model.experts:
+        if data > 1 and model.experts:
             return [Lockstep([rank() for _ in range(data)], cost, host)]
         return [rank() for _ in range(data)]
 
@@ -222,7 +222,7 @@ def _layout(
     )
 
 
-def _cost(spec: Spec, serving: Serving, served: ServedModel, config: SchedulerConfig) -> StepCost:
+def _cost(spec: Spec, serving: Serving, served: ServedModel, config: SchedulerConfig) -> Alone:
     capability = int(catalog.gpu(served.gpu).compute_capability.value)
     sizes = serving.cudagraph_capture_sizes
     if sizes is None:
@@ -234,24 +234,43 @@ def _cost(spec: Spec, serving: Serving, served: ServedModel, config: SchedulerCo
     files = serving.operators
     if files is None:
         return AnalyticCost(served, max_tokens=tokens, max_sequences=sequences, graph_sizes=sizes)
-    if served.pipeline > 1 or served.experts.data > 1:
-        message = "got measured operators and a pipeline or data parallelism, expected neither"
-        raise spec.error("workload.serving.operators", message)
+    if served.pipeline > 1:
+        raise spec.error("workload.serving.operators", "got measured operators and a pipeline, expected one stage")
     folder: Path = spec.folder
-    hidden = served.model.hidden * 2
+    experts, hidden = _measured_experts(spec, served, tokens), served.model.hidden * 2
+    ends = 1 if served.experts.reduces else 0
     return MeasuredCost(
         OperatorFiles(
             folder / files.dense,
             folder / files.per_sequence,
             folder / files.attention,
             folder / files.skew if files.skew else None,
+            folder / files.moe if files.moe else None,
         ),
         served.model.layers,
         max_tokens=tokens,
         max_sequences=sequences,
         graph_sizes=sizes,
-        between_us=[2 * served.group.time_us(count * hidden) for count in range(tokens + 1)],
+        between_us=[(1 + ends) * served.group.time_us(count * hidden) for count in range(tokens + 1)],
+        experts=experts,
     )
+
+
+def _measured_experts(spec: Spec, served: ServedModel, tokens: int) -> MeasuredExperts | None:
+    """Return how a mixture's experts are shared, None without any; `tokens` of a rank's step at most."""
+    model, spread = served.model, served.experts
+    if model.experts is None:
+        return None
+    message = ""
+    if spread.ranks > 1 and not spread.whole:
+        message = "got measured operators and experts in parts, expected enable_expert_parallel: true"
+    elif model.sparse_layers < model.layers:
+        message = f"got measured operators and {model.layers - model.sparse_layers} layers without experts"
+    if message:
+        raise spec.error("workload.serving.operators", message)
+    traffic = spread.traffic
+    ways = [traffic.time_us(count) if count and traffic else 0.0 for count in range(tokens + 1)]
+    return MeasuredExperts(model.experts.count, model.experts.top_k, spread.ranks, spread.data, ways)
 
 
 def _acceptance(speculative: Speculative, seed: int) -> Accepted:

@@ -6,7 +6,11 @@ packed or not:
 - `dense`: `layer`, `tokens`, `time_us` of what works on tokens;
 - `per_sequence`: `layer`, `sequences`, `time_us` of what works on sampled rows;
 - `attention`: `prefill_chunk`, `kv_prefill`, `n_decode`, `kv_decode`, `time_us` of one layer's attention;
+- `moe`: `tokens`, `activated_experts`, `time_us` of a mixture's experts on one rank that holds them all;
 - `skew`: how far decodes of unequal contexts lie from their mean towards the longest (`alpha`), by bucket.
+
+Experts are drawn at random: of ranks that share them whole, each works on its part of all copies of tokens and
+meets its part of the experts. Data parallel ranks step together, at the one with most to do.
 
 Several chunks of prompts are added up as if each ran alone, but for what a kernel costs at least; decodes are
 counted at the mean of their contexts. What a mixed batch costs beyond prompts alone is taken at the chunks' sum.
@@ -14,7 +18,7 @@ counted at the mean of their contexts. What a mixed batch costs beyond prompts a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +27,7 @@ import numpy as np
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.serving.step.graphs import padded_to
-from fabrictwin.serving.step.grid import Grid, table
+from fabrictwin.serving.step.grid import Grid, grid_of, table
 from fabrictwin.serving.step.parts import Parts
 from fabrictwin.serving.step.shape import StepShape
 from fabrictwin.serving.traces.rows import Row, csv_rows
@@ -50,6 +54,26 @@ class OperatorFiles:
     per_sequence: Path
     attention: Path
     skew: Path | None = None
+    moe: Path | None = None
+
+
+@dataclass(frozen=True)
+class MeasuredExperts:
+    """A mixture's routed experts over data parallel ranks.
+
+    Attributes:
+        count: Experts of a layer.
+        top_k: Experts of a token.
+        ranks: Ranks that share them, each whole.
+        data: Data parallel ranks, which step together.
+        exchanges_us: Ways of tokens to experts and back in a layer, by tokens of each data parallel rank.
+    """
+
+    count: int
+    top_k: int
+    ranks: int
+    data: int
+    exchanges_us: Sequence[float]
 
 
 def _time_us(row: Row) -> float:
@@ -76,6 +100,24 @@ def _sum(times: dict[str, dict[int, float]], names: Iterable[tuple[str, int]], l
             total += count * np.array(table(axis, [points[place] for place in axis], last))
     values: list[float] = total.tolist()
     return values
+
+
+def _experts_us(path: Path, experts: MeasuredExperts, last: int) -> list[float]:
+    """Return times of one layer's experts on a rank, by tokens of all data parallel ranks."""
+    times: dict[int, dict[int, float]] = {}
+    for row in csv_rows(path, "tokens", "activated_experts", "time_us"):
+        met_there = row.tokens("activated_experts", least=1)
+        times.setdefault(met_there, {})[row.tokens("tokens", least=1)] = _time_us(row)
+    if not times:
+        raise ConfigError("got no measured times", file=path)
+    met = sorted(times)
+    by_tokens = [grid_of(axis := sorted(times[one]), [times[one][place] for place in axis]) for one in met]
+    own, found = experts.count / experts.ranks, [0.0]
+    for tokens in range(1, last + 1):
+        activated = own * (1 - (1 - experts.top_k / experts.count) ** tokens)
+        each = [grid.at(tokens / experts.ranks) for grid in by_tokens]
+        found.append(grid_of(met, each).at(min(activated, met[-1])))
+    return found
 
 
 COUNT_BINS = {2: "n<=2", 4: "n<=4", 8: "n<=8", 16: "n<=16", 32: "n<=32", 64: "n<=64", 128: "n<=128", 256: "n<=256"}
@@ -208,7 +250,7 @@ class MeasuredCost:
 
     `graph_sizes`: numbers of tokens for which steps were captured, decodes whole and others in pieces; a step is
     padded to the next.
-    `between_us`: what a layer communicates, by tokens.
+    `between_us`: what a layer communicates, by tokens; `experts`: how a mixture's are shared.
     """
 
     def __init__(
@@ -220,6 +262,7 @@ class MeasuredCost:
         max_sequences: int,
         graph_sizes: tuple[int, ...] = (),
         between_us: list[float] | None = None,
+        experts: MeasuredExperts | None = None,
     ) -> None:
         dense = _by_layer(files.dense, "tokens")
         lacks = [name for name in NEEDED if name not in dense]
@@ -231,11 +274,20 @@ class MeasuredCost:
         communicates = between_us or [0.0] * (max_tokens + 1)
         self._linear_us = [layers * per_layer[count] for count in range(max_tokens + 1)]
         self._between_us = [layers * communicates[count] for count in range(max_tokens + 1)]
+        self._routed_us: list[float] = []
+        self._exchanges_us: list[float] = []
+        if experts is not None:
+            if files.moe is None:
+                raise ConfigError("got no times of a mixture's experts, expected the file `moe`", file=files.dense)
+            routed = _experts_us(files.moe, experts, max_tokens * experts.data)
+            self._routed_us = [layers * time for time in routed]
+            self._exchanges_us = [layers * time for time in experts.exchanges_us]
         self._once_us = once
         self._rows_us = _sum(rows, [(name, 1) for name in rows], max_sequences)
         self._attention = _Attention(files.attention, files.skew)
         self._layers = layers
         self._padded = padded_to(graph_sizes, max_tokens)
+        self._captured = max(graph_sizes, default=0)
         self._decoded = (Parts(), Parts())
 
     def at(self, now_ps: int) -> MeasuredCost:
@@ -245,17 +297,39 @@ class MeasuredCost:
     def stages_ps(self, shape: StepShape) -> tuple[int, ...]:
         """Return the time of the one stage, picoseconds."""
         tokens = self._padded[shape.tokens]
+        return self._times((tokens, tokens), shape.samples, self._attention.layer_us(shape), [shape])
+
+    def together_ps(self, shapes: Sequence[StepShape | None]) -> tuple[int, ...]:
+        """Return the time of a step that data parallel ranks take together, picoseconds; None: without work."""
+        busy = [shape for shape in shapes if shape is not None]
+        most = max(shape.tokens for shape in busy)
+        tokens = self._padded[most]
+        total = sum(1 if shape is None else shape.tokens for shape in shapes)
+        if most <= self._captured:
+            total = tokens * len(shapes)
+        samples = max(shape.samples for shape in busy)
+        return self._times((tokens, total), samples, max(map(self._attention.layer_us, busy)), busy)
+
+    def _times(
+        self, counts: tuple[int, int], samples: int, attention_us: float, shapes: Sequence[StepShape]
+    ) -> tuple[int, ...]:
+        """Return the time of a step: tokens of a rank and of all, rows that are sampled, one layer's attention."""
+        tokens, total = counts
         linear, between = self._linear_us[tokens], self._between_us[tokens]
-        ends = self._once_us[tokens] + self._rows_us[shape.samples]
-        attention = self._layers * self._attention.layer_us(shape)
-        count = shape.decodes
+        routed = self._routed_us[total] if self._routed_us else 0.0
+        exchanges = self._exchanges_us[tokens] if self._exchanges_us else 0.0
+        ends = self._once_us[tokens] + self._rows_us[samples]
+        attention = self._layers * attention_us
+        count = sum(shape.decodes for shape in shapes)
         if count:
-            spent = self._decoded[bool(shape.chunks)]
+            spent = self._decoded[any(shape.chunks for shape in shapes)]
             spent.linear += count * linear
+            spent.experts += count * routed
             spent.tensor_parallel += count * between
+            spent.expert_parallel += count * exchanges
             spent.ends += count * ends
             spent.attention += count * attention
-        return (round((linear + between + ends + attention) * PS_PER_US),)
+        return (round((linear + routed + between + exchanges + ends + attention) * PS_PER_US),)
 
     def decode_parts(self, *, mixed: bool) -> Parts:
         """Return what decoded tokens spent in steps so far: in those with prompts (`mixed`), or in others."""
