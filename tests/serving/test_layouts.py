@@ -15,6 +15,7 @@ import pytest
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import load_spec
 from fabrictwin.nccl.settings.settings import read_settings
+from fabrictwin.serving.config.layout import flag_time_us, machine
 from fabrictwin.serving.config.server import server, serving_section
 from fabrictwin.serving.network.exchange import between_hosts, exchange, to_fellows
 from fabrictwin.serving.network.nccl_times import NcclTimes, SendTimes
@@ -119,7 +120,10 @@ def test_collectives_between_nodes_are_nccls() -> None:
 def low_latency(hosts: int, hidden: int = 7168, top_k: int = 8, experts: int = 256) -> DeepEp:
     nodes = twin(hosts).fabric.gpu_node
     way = exchange(twin(hosts), *between_hosts(twin(hosts), nodes))
-    return DeepEp(len(nodes), 8, "nvlink4", "low latency", Tokens(hidden, top_k, experts), way)
+    spec = load_spec("-", io.StringIO(spec_text({}, hosts=hosts)))
+    return DeepEp(
+        len(nodes), 8, "nvlink4", "low latency", Tokens(hidden, top_k, experts), way, flag_time_us(machine(spec))
+    )
 
 
 def test_low_latency_deepep_on_two_nodes_is_as_long_as_measured(shared: Path) -> None:
@@ -134,9 +138,9 @@ def test_low_latency_deepep_on_two_nodes_is_as_long_as_measured(shared: Path) ->
             for call, found in errors.items():
                 found.append(one.time_us(call, int(row["num_token"])) / float(row[f"{call}_avg_t_us"]) - 1)
     assert len(errors["dispatch"]) >= 20
-    assert np.abs(errors["dispatch"]).max() < 0.20
-    assert np.median(np.abs(errors["dispatch"])) < 0.08
-    assert np.median(np.abs(errors["combine"])) < 0.15
+    assert np.abs(errors["dispatch"]).max() < 0.15
+    assert np.median(np.abs(errors["dispatch"])) < 0.05
+    assert np.median(np.abs(errors["combine"])) < 0.15  # up to 24 tokens a rank it is 9 us too short
 
 
 def test_more_nodes_send_more_of_each_token_over_the_network() -> None:

@@ -12,10 +12,10 @@ from support.servers import MODELS, server_spec
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.catalog.price_book import price_book
 from fabrictwin.cli import main
-from fabrictwin.cluster.spec.spec import Spec, load_spec
+from fabrictwin.cluster.spec.spec import Origin, Spec, load_spec, read_spec
 from fabrictwin.serving.config.server import serving_section
 from fabrictwin.serving.predict import predict
-from fabrictwin.study.servers.fabrics import compare_server, verdict
+from fabrictwin.study.servers.fabrics import compare_server, comparison_data, verdict
 from fabrictwin.study.servers.layouts import layouts
 from fabrictwin.study.servers.objective import Objective, parse_request_rate
 from fabrictwin.study.servers.server_plan import ServerPlan, best_spec, plan_server
@@ -119,3 +119,19 @@ def test_one_host_does_not_care_for_the_fabric(tmp_path: Path, capsys: pytest.Ca
     assert "needs RDMA" in found.refused["tcp-100g"]
     with pytest.raises(ConfigError, match="each once"):
         compare_server(spec_of(tmp_path), [], book=price_book(None))
+
+
+def test_neighbours_come_along_to_each_fabric() -> None:
+    """A thin InfiniBand fabric is shared with a job that trains; the presets' fabrics are too, as they are."""
+    spec = load_spec(Path(__file__).parents[2] / "examples/neighbours/server.yaml")
+    short = spec.to_dict()
+    short["workload"]["serving"]["benchmark"]["num_prompts"] = 20
+    found = compare_server(
+        read_spec(short, Origin(spec.folder, spec.path)), ["infiniband-ndr", "roce-400g"], book=price_book(None)
+    )
+    assert not found.refused
+    thin, even = found.fabrics
+    assert thin.fields["mean_tpot_ms"] > even.fields["mean_tpot_ms"]
+    assert all(one.neighbours[0].name == "training" for one in found.fabrics)
+    assert thin.neighbours[0].beside_ms > thin.neighbours[0].alone_ms
+    assert comparison_data(found)["fabrics"][0]["neighbours"][0]["what"] == "step"

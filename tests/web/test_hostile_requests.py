@@ -18,6 +18,7 @@ from support.web_server import HERE, PORT, example, served
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.web.guard import MOST_BODY_BYTES
+from fabrictwin.web.sources import Source, folder_of, spec_of
 from fabrictwin.web.uploads import Uploads
 
 
@@ -346,3 +347,20 @@ def test_garbage_in_a_body_is_no_traceback(caplog, app, pieces):
         while connection.recv(1000):
             pass
     assert [record.getMessage() for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"cluster": "/etc/passwd"}, {"workload": {"serving": {"model": "../secret.json"}}}]
+)
+def test_a_neighbour_that_was_dropped_in_names_no_file_elsewhere(tmp_path, change):
+    cluster = {
+        "hosts": {"type": "dgx-h100", "count": 2},
+        "network": {"technology": "infiniband", "topology": {"kind": "rail-optimised"}, "switch": "qm9700"},
+    }
+    whole = {"schema": 1, "cluster": cluster, "workload": {"serving": {"model": "m.json"}}}
+    dropped = tmp_path / "dropped"
+    dropped.write_text(json.dumps({**whole, **change}))
+    asked = {**whole, "workload": {"serving": {"model": "m.json", "neighbours": ["other.yaml"]}}}
+    source = Source(data=asked, files={"other.yaml": str(dropped)})
+    with folder_of(source) as folder, pytest.raises(ConfigError, match="the name of a file beside the spec"):
+        spec_of(source, folder)

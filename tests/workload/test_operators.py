@@ -97,6 +97,7 @@ def test_a_grid_meets_a_smooth_residual_and_is_flat_beyond_its_edge():
     assert grid.at(np.array([[-3.0, 4.0]])) == grid.at(np.array([[0.0, 4.0]]))
     for point in ((-1.0, 3.3), (8.0, 8.0), (2.2, 9.9), (4.0, 0.1)):
         assert grid.at_one(*point) == pytest.approx(float(grid.at(np.array([point]))[0]))
+        assert grid.along_first(*point[1:])(point[0]) == pytest.approx(grid.at_one(*point), rel=1e-12)
 
 
 def test_a_grid_follows_most_of_its_rows_and_not_the_odd_ones():
@@ -125,6 +126,11 @@ def test_attention_of_longer_prompts_grows_with_pairs_and_decodes_with_their_cac
     rows = np.array([512.0])
     short, long = (float(attention.decode_us(decode, CHIP, np.array([b]), rows, rows)[0]) for b in (1e9, 2e9))
     assert long - short == pytest.approx(1e9 / (decode["memory"] * 3e6))
+    for count, queries in ((1, 1), (40, 320), (512, 512)):
+        line = attention.decode_line(decode, CHIP, count, queries)
+        for moved in (0.0, 1e3, 1e5, 1e7, 1e9):
+            sizes = (np.array([float(value)]) for value in (moved, count, queries))
+            assert line(moved) == pytest.approx(float(attention.decode_us(decode, CHIP, *sizes)[0]), rel=1e-9)
 
 
 def test_experts_read_what_tokens_meet_and_move_every_row():

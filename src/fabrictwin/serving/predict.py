@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,8 +79,8 @@ def demand_of(spec: Spec, benchmark: Benchmark) -> Demand:
     return Demand(times, prompt, output, contents)
 
 
-def predict(spec: Spec, *, seed: int | None = None) -> Prediction:
-    """Return what a spec's server gives its benchmark, beside the neighbours that the spec names.
+def predict(spec: Spec, *, seed: int | None = None, neighbours: Sequence[Spec] | None = None) -> Prediction:
+    """Return what a spec's server gives its benchmark, beside neighbours: those that the spec names where None.
 
     Raises:
         ConfigError: The spec is wrong, or vLLM would refuse it.
@@ -89,10 +90,11 @@ def predict(spec: Spec, *, seed: int | None = None) -> Prediction:
     if seed is not None:
         benchmark = serving.benchmark.model_copy(update={"seed": seed})
         serving = serving.model_copy(update={"benchmark": benchmark})
-    if not serving.neighbours:
+    others = read_neighbours(spec, serving) if neighbours is None else neighbours
+    if not others:
         return _run(spec, serving, ALONE)[0]
     jobs, servers = [], []
-    for one in read_neighbours(spec, serving):
+    for one in others:
         if "serving" in one.workload:
             servers.append((one, serving_section(one)))
         else:
@@ -108,11 +110,11 @@ def predict(spec: Spec, *, seed: int | None = None) -> Prediction:
     found, load = _loading(spec, serving, Neighbourhood(tuple(loads)))
     beside = []
     for place, job in enumerate(jobs):
-        others = Neighbourhood((load, *loads[:place], *loads[place + 1 :]))
-        beside.append(Beside(job.name, "step", job.load.period_ps / PS_PER_MS, job.step_ms(others)))
+        rest = Neighbourhood((load, *loads[:place], *loads[place + 1 :]))
+        beside.append(Beside(job.name, "step", job.load.period_ps / PS_PER_MS, job.step_ms(rest)))
     for place, ((one, asked), (before, _)) in enumerate(zip(servers, alone, strict=True), len(jobs)):
-        others = Neighbourhood((load, *loads[:place], *loads[place + 1 :]))
-        times = [float(run.fields["mean_tpot_ms"]) for run in (before, _run(one, asked, others)[0])]
+        rest = Neighbourhood((load, *loads[:place], *loads[place + 1 :]))
+        times = [float(run.fields["mean_tpot_ms"]) for run in (before, _run(one, asked, rest)[0])]
         beside.append(Beside(one.name, "time per output token", *times))
     return replace(found, neighbours=tuple(beside))
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from fabrictwin.base.errors import ConfigError, quoted
 from fabrictwin.base.nested import laid_over
-from fabrictwin.base.yamlfile import Lines, dotted, read_yaml
+from fabrictwin.base.yamlfile import Lines, dotted, read_yaml, read_yaml_file
 from fabrictwin.cluster.spec.edits import set_key
-from fabrictwin.cluster.spec.spec import Origin, Spec, read_spec, without_figures
+from fabrictwin.cluster.spec.spec import Origin, Spec, load_spec, read_spec, without_figures
 
 FILE = "spec"  # what errors call the text of a request
 MOST_BESIDE = 2_000  # entries of a folder that are offered to specs
@@ -111,7 +111,17 @@ def spec_of(source: Source, folder: Path) -> Spec:
     read = read_source(source, folder)
     spec = read_spec(read.data, read.origin)
     confine(spec.to_dict(), source, folder)  # a cluster in a file of its own names files as well
+    for name in _neighbours(spec.workload):
+        confine(read_yaml_file(folder / name)[0], source, folder)
+        confine(load_spec(folder / name).to_dict(), source, folder)
     return spec
+
+
+def _neighbours(workload: Mapping[str, Any]) -> list[str]:
+    """Return the specs that a server's names, whose own names of files have to stay here too."""
+    serving = workload.get("serving")
+    named = serving.get("neighbours") if isinstance(serving, Mapping) else None
+    return [name for name in named if isinstance(name, str)] if isinstance(named, list | tuple) else []
 
 
 def confine(data: Any, source: Source, folder: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.base.arrays import I32
+from fabrictwin.base.units import PS_PER_US
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.host_placement import place as place_hosts
@@ -202,6 +203,14 @@ def _experts(found: Machine, serving: Serving, model: Model, where: Placement | 
     return ExpertLayout(data, size, whole, traffic, reduces=not deepep, padded=padded)
 
 
+def flag_time_us(found: Machine) -> float:
+    """Return what an atomic takes behind a write on its queue pair: a message, a read at the other end."""
+    fabric = found.twin.fabric
+    host = next(host for host in found.blueprint.hosts if host.type and catalog.host(host.type).gpu)
+    read_ps = catalog.nic(catalog.host(host.type).nics[0].type).dma_read.value
+    return (float(fabric.nic_qp_message_ps.max()) + read_ps) / PS_PER_US
+
+
 def _deepep(found: Machine, serving: Serving, model: Model, where: Placement) -> DeepEpTraffic:
     nodes, mode, experts = where.expert_group(), DEEPEP[serving.all2all_backend], model.experts
     assert experts is not None
@@ -213,7 +222,8 @@ def _deepep(found: Machine, serving: Serving, model: Model, where: Placement) ->
     pairs = (between_hosts if mode == "low latency" else to_fellows)(found.twin, nodes)
     dispatched = 1 + SCALE_BYTES if serving.quantization != "none" else WIDE_BYTES
     tokens = Tokens(model.expert_hidden, experts.top_k, experts.count, dispatched)
-    calls = DeepEp(len(nodes), -(-len(nodes) // hosts), nvlink, mode, tokens, exchange(found.twin, *pairs))
+    way, flag_us = exchange(found.twin, *pairs), flag_time_us(found)
+    calls = DeepEp(len(nodes), -(-len(nodes) // hosts), nvlink, mode, tokens, way, flag_us)
     size = serving.tensor_parallel_size
     gather = found.nccl(where.tensor_group()) if size > 1 else None
     return DeepEpTraffic(calls, size, gather)

@@ -8,7 +8,9 @@ same number, which forwards it over NVLink, one copy a destination GPU.
 
 A call takes a base, and the longer of what NVLink and the network carry. Base and rate inside a host were fitted
 to calls on one host (NVIDIA's measurements in aiconfigurator's database, Apache-2.0, 20 SMs for normal calls);
-nothing was fitted to calls between hosts: their time is the routes', and the latency of the longest path.
+nothing was fitted to calls between hosts: their time is the routes', and the latency of the longest path. What a
+low latency call waits for last is a fetch-and-add behind the writes on the same queue pair: a message more of it,
+and a read of the flag by the adapter that adds to it.
 """
 
 from __future__ import annotations
@@ -75,6 +77,7 @@ class DeepEp:
         mode: Kernels.
         tokens: What is exchanged.
         network: Low latency: each rank to each of other hosts; normal: to its fellow in every other host.
+        flag_us: What a flag takes between hosts behind the writes before it.
     """
 
     ranks: int
@@ -83,6 +86,7 @@ class DeepEp:
     mode: Mode
     tokens: Tokens
     network: Exchange
+    flag_us: float = 0.0
 
     def time_us(self, call: Call, tokens: int) -> float:
         """Return how long a call takes for `tokens` on each rank, microseconds."""
@@ -97,6 +101,7 @@ class DeepEp:
         time = near / inside.rate / 1e3
         if self.ranks > self.per_host:
             time = max(time, self.network.us_per_byte * far) + self.network.latency_us
+            time += self.flag_us if self.mode == "low latency" else 0.0
         return inside.base + time
 
     def _fullest(self, tokens: int) -> float:

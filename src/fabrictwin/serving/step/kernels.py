@@ -9,8 +9,9 @@ was measured runs in 16 bits, and heads of any size are corrected as those of 12
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
+from math import log2
 
 import numpy as np
 
@@ -54,6 +55,7 @@ class Kernels:
         self._experts = _table("experts", gpu, f"{EXPERT_TYPES[precision]}/{UNEVEN}", f"bf16/{UNEVEN}")
         self._unevenness = exponent_of(UNEVEN)
         self._attention_chip = tables.chip_of(gpu, "prompts", kept)
+        self._decoding: dict[tuple[int, int, int], Callable[[float], float]] = {}
         self._measured_rate = float(entry.memory_bandwidth_measured.value) / 8 / 1e6
 
     def linear(self, m: int, n: int, k: int) -> float:
@@ -137,8 +139,18 @@ class Kernels:
 
     def decode_attention(self, kv_bytes: float, sequences: int, heads: int, kv_heads: int) -> float:
         """Return the time of one layer's attention of decodes: bytes of KV read, sequences, heads on this rank."""
+        key = (sequences, heads, kv_heads)
+        time = self._decoding.get(key)
+        if time is None:
+            time = self._decoding[key] = self._decodes_of(*key)
+        return time(kv_bytes)
+
+    def _decodes_of(self, sequences: int, heads: int, kv_heads: int) -> Callable[[float], float]:
+        """Return one layer's attention of so many decodes as a function of the bytes of KV read."""
         known, rows = self._decodes, sequences * kv_heads
-        sizes = (np.array([float(value)]) for value in (kv_bytes, rows, sequences * heads))
-        time = attention.decode_us(known.constants, self._attention_chip, *sizes)
-        tokens = max(1.0, kv_bytes / (rows * attention.WIDTH * self._kv_bytes))
-        return float(time[0]) * known.factor_of(tokens, rows, heads / kv_heads)
+        line = attention.decode_line(known.constants, self._attention_chip, rows, sequences * heads)
+        if known.residuals is None:
+            return line
+        factor = known.residuals.along_first(log2(rows), log2(heads / kv_heads))
+        per_token = rows * attention.WIDTH * self._kv_bytes
+        return lambda size: line(size) * factor(log2(max(1.0, size / per_token)))

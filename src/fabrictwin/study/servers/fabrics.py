@@ -6,7 +6,7 @@ Hosts, layout and requests are the same. Without RDMA, NCCL goes over sockets; w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
@@ -17,6 +17,7 @@ from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import Origin, Spec, read_spec
 from fabrictwin.report.page import Axis, Series, bars, lines, table, tile
 from fabrictwin.serving.config.layout import DEEPEP
+from fabrictwin.serving.config.neighbours import Beside, read_neighbours
 from fabrictwin.serving.config.server import serving_section
 from fabrictwin.serving.predict import Prediction, predict
 from fabrictwin.serving.report.bench import latencies
@@ -41,6 +42,7 @@ class OnFabric:
         between: Share of the time between tokens that goes to messages among GPUs.
         cost: What a token costs.
         ttft_ms: Times to first token, sorted.
+        neighbours: Jobs and servers beside it, alone and beside.
     """
 
     name: str
@@ -48,6 +50,7 @@ class OnFabric:
     between: float
     cost: TokenCost
     ttft_ms: tuple[float, ...]
+    neighbours: tuple[Beside, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ def compare_server(
     """Return a spec's server on each fabric. Raises ConfigError, also where all refuse it."""
     if not names or len(set(names)) != len(names):
         raise ConfigError("got no fabric, or one twice, expected each once", key="--fabrics")
+    beside = read_neighbours(spec, serving_section(spec))
     found, refused = [], {}
     said: list[str] = []
     for place, name in enumerate(names):
@@ -80,11 +84,11 @@ def compare_server(
         stage(name, place / len(names))
         try:
             there = _on(spec, fabric)
-            answer = predict(there)
+            answer = predict(there, neighbours=[_joined(one, fabric) for one in beside])
         except ConfigError as error:
             refused[name] = str(error)
             continue
-        said = headline(answer)
+        said = headline(replace(answer, neighbours=()))
         found.append(_answer(name, there, answer, book, years))
     if not found:
         raise ConfigError("; ".join(f"{name}: {why}" for name, why in refused.items()), key="--fabrics")
@@ -93,13 +97,18 @@ def compare_server(
 
 def _on(spec: Spec, fabric: FabricPreset) -> Spec:
     """Return the spec on a fabric. Raises ConfigError."""
+    serving = serving_section(spec)
+    if fabric.transport == "tcp" and (serving.disaggregated is not None or serving.all2all_backend in DEEPEP):
+        what = "KV transfers" if serving.disaggregated is not None else serving.all2all_backend
+        raise spec.error("workload.serving", f"got {what} on {fabric.name}: it needs RDMA")
+    return _joined(spec, fabric)
+
+
+def _joined(spec: Spec, fabric: FabricPreset) -> Spec:
+    """Return a job's or server's spec on a fabric, NCCL without RDMA where that has none. Raises ConfigError."""
     there = with_fabric(spec, fabric)
     if fabric.transport != "tcp":
         return there
-    serving = serving_section(spec)
-    if serving.disaggregated is not None or serving.all2all_backend in DEEPEP:
-        what = "KV transfers" if serving.disaggregated is not None else serving.all2all_backend
-        raise spec.error("workload.serving", f"got {what} on {fabric.name}: it needs RDMA")
     data = there.to_dict()
     data["nccl"] = {**(data.get("nccl") or {}), **WITHOUT_RDMA}
     return read_spec(data, Origin(spec.folder, spec.path))
@@ -119,6 +128,7 @@ def _answer(name: str, spec: Spec, answer: Prediction, book: PriceBook, years: f
         between / spent.token_s if spent.token_s else 0.0,
         Prices(bill, book, years).token(gpus=answer.gpus, tokens_per_s=rate),
         tuple(sorted((1000 * latencies(answer.served).ttft).tolist())),
+        answer.neighbours,
     )
 
 
@@ -138,6 +148,9 @@ def _rows(found: ServerComparison) -> list[tuple[str, list[tuple[str, float]]]]:
         for title, key, form, unit in ROWS
         if all(key in one.fields for one in found.fabrics)
     ]
+    for place, one in enumerate(found.fabrics[0].neighbours):
+        times = [fabric.neighbours[place].beside_ms for fabric in found.fabrics]
+        rows.append((f"{one.name}: {one.what}", [(f"{time:,.2f} ms", time) for time in times]))
     rows.append(("messages among GPUs", [(f"{one.between:.0%}", one.between) for one in found.fabrics]))
     money = found.fabrics[0].cost.currency
     rows.append(
@@ -193,6 +206,7 @@ def comparison_data(found: ServerComparison) -> dict[str, Any]:
                 "currency": one.cost.currency,
                 "per_million_tokens": one.cost.per_million,
                 "joules_per_token": one.cost.joules,
+                **({"neighbours": [asdict(other) for other in one.neighbours]} if one.neighbours else {}),
             }
             for one in found.fabrics
         ],

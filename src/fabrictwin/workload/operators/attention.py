@@ -10,7 +10,7 @@ of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,3 +103,19 @@ def decode_us(constants: Mapping[str, float], chip: Chip, kv_bytes: F64, rows: F
         + memory
     )
     return times
+
+
+def decode_line(
+    constants: Mapping[str, float], chip: Chip, rows: float, queries: float
+) -> Callable[[float], float]:
+    """Return `decode_us` of so many rows and queries as a function of the bytes of KV, for one value at a time.
+
+    It is a line beyond the bytes at which the start is paid in full, and a steeper one before.
+    """
+    empty, full = (
+        float(decode_us(constants, chip, *(np.array([float(value)]) for value in (size, rows, queries)))[0])
+        for size in (0.0, COLD_BYTES * min(max(rows, 1.0), chip.sms))
+    )
+    bound = COLD_BYTES * min(max(rows, 1.0), chip.sms)
+    slope, beyond = (full - empty) / bound, 1 / (constants["memory"] * chip.bytes_per_us)
+    return lambda size: empty + slope * size if size < bound else full + beyond * (size - bound)

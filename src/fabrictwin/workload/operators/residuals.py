@@ -60,6 +60,19 @@ class ResidualGrid:
             ]
         return math.exp(STEP * sum(steps[place] * weight for place, weight in found))
 
+    def along_first(self, *rest: float) -> Callable[[float], float]:
+        """Return `at_one` of the first variable, the others fixed."""
+        axis = self._flat[0][0]
+        logs = [math.log(self.at_one(value, *rest)) for value in axis]
+        last = len(axis) - 2
+
+        def factor(value: float) -> float:
+            low = min(max(bisect_right(axis, value) - 1, 0), last)
+            share = min(max((value - axis[low]) / (axis[low + 1] - axis[low]), 0.0), 1.0)
+            return math.exp(logs[low] + share * (logs[low + 1] - logs[low]))
+
+        return factor
+
 
 def corners(axes: Sequence[F64], points: F64) -> tuple[NDArray[np.int64], F64]:
     """Return flat places and weights of the grid's points around each point: (points, 2 ** axes) arrays."""
