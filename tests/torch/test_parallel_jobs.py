@@ -71,6 +71,41 @@ def test_every_collective_takes_the_time_of_nccl_tests(spec: ft.Spec, tmp_path: 
         assert row["each_s"] == pytest.approx(test["time_us"] / 1e6, rel=0.02), (kind, size)
 
 
+ONE_ON_A_HOST = """
+import torch, torch.distributed as dist
+dist.init_process_group("nccl")
+x = torch.ones(1 << 22, device="cuda")
+for _ in range(3):
+    x = x * 2 + 1
+dist.all_reduce(x)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.second
+def test_degraded_links_and_slow_gpus_act_on_a_program(tmp_path: Path) -> None:
+    """Two hosts of one GPU: a quarter of a link is a quarter of the bandwidth, as nccl-tests has it."""
+    (tmp_path / "one.py").write_text(ONE_ON_A_HOST)
+    network = {"technology": "ethernet", "topology": {"kind": "single-switch"}, "switch": "spectrum-4"}
+    cluster = {"hosts": {"type": "pcie-box-100g", "count": 2}, "network": network}
+    faults: dict[str, dict[str, Any]] = {
+        "healthy": {},
+        "link": {"link": "host-1/mlx5_0", "rate": "25 Gb/s"},
+        "gpu": {"gpu": "host-1/gpu0", "slowdown": 4.0},
+    }
+    times, computes = {}, {}
+    for name, fault in faults.items():
+        spec = ft.load({"schema": 1, "name": name, "cluster": cluster, "faults": [fault] if fault else []})
+        found = _run(spec, 2, tmp_path / "one.py")
+        (row,) = found.communications
+        times[name], computes[name] = row["each_s"], found.step_time - row["exposed_s"]
+        test = ft.nccl_tests("all_reduce_perf", spec, minbytes=1 << 24, maxbytes=1 << 24, np=2, iters=1, check=0)
+        assert row["each_s"] == pytest.approx(test.rows[0]["time_us"] / 1e6, rel=0.02), name
+    assert times["link"] > 3 * times["healthy"]
+    assert times["gpu"] == pytest.approx(times["healthy"])
+    assert computes["gpu"] > 3 * computes["healthy"]
+
+
 CUDA = """
 import sys, torch, torch.distributed as dist
 assert torch.cuda.is_available() and "H100" in torch.cuda.get_device_name()

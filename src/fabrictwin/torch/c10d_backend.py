@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import wraps
 from typing import Any
 
 import torch
@@ -128,6 +129,22 @@ class AnySourceWork(RecordedWork):
 
     def _source_rank(self) -> int:
         return int(self._gloos._source_rank())
+
+
+def _at_once(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a call that its program does not make asynchronous end before it returns, as on NCCL's current stream.
+
+    c10d's dispatcher splits calls on wrapped tensors, and hands out the handle of the first part alone.
+    """
+
+    @wraps(call)
+    def run(self: Any, *args: Any, **named: Any) -> Any:
+        work = call(self, *args, **named)
+        if any(getattr(each, "asyncOp", True) is False for each in (*args, *named.values())):
+            work.wait()
+        return work
+
+    return run
 
 
 class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type: ignore[misc]
@@ -284,6 +301,7 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
 
     # ------------------------------------------------------------------ collectives
 
+    @_at_once
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None, *, op: Any = None) -> Any:
         """Reduce onto every rank."""
         tensors, opts = listed(tensors), options("AllreduceOptions", opts, op=op, timeout=timeout)
@@ -299,6 +317,7 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
         finish = finish if scaled is tensors else self._copy(tensors, scaled)
         return RecordedWork(self._gloo.allreduce(scaled, opts), tensors, posted, finish)
 
+    @_at_once
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce several tensors onto every rank, as one call."""
         opts = options("AllreduceCoalescedOptions", opts)
@@ -308,6 +327,7 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
         finish = self._divide(tensors) if self._summed(opts) else None
         return RecordedWork(self._gloo.allreduce_coalesced(tensors, opts), tensors, posted, finish)
 
+    @_at_once
     def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None, *, root: Any = None) -> Any:
         """Copy from the root."""
         tensors, opts = listed(tensors), options("BroadcastOptions", opts, root=root, timeout=timeout)
@@ -320,6 +340,7 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
         posted = self._recorded("broadcast", size_of(tensors), first_of(tensors), opts.rootRank)
         return RecordedWork(self._gloo.broadcast(tensors, opts), tensors, posted, None)
 
+    @_at_once
     def reduce(
         self, tensors: Any, opts: Any = None, op: Any = None, timeout: Any = None, *, root: Any = None
     ) -> Any:
@@ -334,6 +355,7 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
             finish = self._copy(tensors, scaled)
         return RecordedWork(self._gloo.reduce(scaled, opts), tensors, posted, finish)
 
+    @_at_once
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, *, timeout: Any = None) -> Any:
         """Gather every rank's tensor into lists."""
         outputs, inputs = nested(outputs), listed(inputs)
@@ -343,11 +365,13 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
         posted = self._recorded("all_gather", size_of(inputs) * self.size(), first_of(inputs), uneven=True)
         return RecordedWork(self._gloo.allgather(outputs, inputs, opts), flat(outputs), posted, None)
 
+    @_at_once
     def _allgather_base(self, output: Any, source: Any, opts: Any = None) -> Any:
         posted = self._recorded("all_gather", size_of(output), source)
         parts = [list(output.view(-1).chunk(self.size()))]
         return RecordedWork(self._gloo.allgather(parts, [source.reshape(-1)]), output, posted, None)
 
+    @_at_once
     def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Gather several tensors."""
         for output, source in zip(outputs, inputs, strict=True):
@@ -355,6 +379,7 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
             work.wait()
         return RecordedWork(None, outputs, None, None)
 
+    @_at_once
     def reduce_scatter(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None, *, op: Any = None
     ) -> Any:
@@ -365,6 +390,7 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
         opts = options("ReduceScatterOptions", opts, op=op, timeout=timeout)
         return self._reduce_scatter_base(outputs[0], parts, opts)
 
+    @_at_once
     def _reduce_scatter_base(self, output: Any, source: Any, opts: Any = None) -> Any:
         posted = self._recorded("reduce_scatter", size_of(source), source)
         reduced = options("AllreduceOptions", None, op=None if opts is None else opts.reduceOp)
@@ -379,12 +405,14 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
 
         return RecordedWork(self._gloo.allreduce([whole], reduced), output, posted, keep)
 
+    @_at_once
     def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Reduce several tensors, each rank keeping its own part."""
         for output, source in zip(outputs, inputs, strict=True):
             self._reduce_scatter_base(output, source, opts).wait()
         return RecordedWork(None, outputs, None, None)
 
+    @_at_once
     def alltoall_base(self, output: Any, source: Any, out_sizes: Any, in_sizes: Any, opts: Any = None) -> Any:
         """Exchange parts of a tensor."""
         posted = self._recorded("all_to_all", size_of(source), source, uneven=True)
@@ -393,6 +421,7 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
             self._gloo.alltoall_base(output, source, out_sizes, in_sizes, opts), output, posted, None
         )
 
+    @_at_once
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Exchange lists of tensors."""
         posted = self._recorded("all_to_all", size_of(inputs), first_of(inputs), uneven=True)
@@ -408,6 +437,7 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
         inner = self._gloo.alltoall_base(received, joined, out_sizes, in_sizes, dist.AllToAllOptions())
         return RecordedWork(inner, outputs, posted, spread)
 
+    @_at_once
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None, *, root: Any = None) -> Any:
         """Gather onto the root."""
         outputs, inputs = nested(outputs), listed(inputs)
@@ -417,6 +447,7 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
         posted = self._recorded("gather", size, first_of(inputs), opts.rootRank)
         return RecordedWork(self._gloo.gather(outputs, inputs, opts), flat(outputs), posted, None)
 
+    @_at_once
     def scatter(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None, *, root: Any = None
     ) -> Any:
@@ -436,6 +467,7 @@ class FabrictwinBackend(_Backend if IS_BACKEND else dist.ProcessGroup):  # type:
         posted = self._recorded("scatter", size, first_of(outputs), opts.rootRank)
         return RecordedWork(self._gloo.scatter(outputs, inputs, opts), outputs, posted, None)
 
+    @_at_once
     def barrier(self, opts: Any = None, *, timeout: Any = None) -> Any:
         """Meet: an all-reduce of one element, as in ProcessGroupNCCL."""
         posted = self._recorded("all_reduce", 4, None)

@@ -50,14 +50,15 @@ def _initialised(original: Callable[..., Any]) -> Callable[..., Any]:
             rest.pop(option, None)
         WORLDS[0] += 1
         made = original(NAME, *args, **rest)
-        _call(dist.group.WORLD, _name(backend))
+        _call(dist.group.WORLD, program_name(backend))
         _record()
         return made
 
     return init_process_group
 
 
-def _name(backend: Any) -> str:
+def program_name(backend: Any) -> str:
+    """Return the name by which a program asked for a group: of a map of devices, or of none, its default."""
     one = _default_name() if backend is None or "," in str(backend) else str(backend)
     found: str = dist.Backend(one.rpartition(":")[2])
     return found  # c10d's own object, which some compare by identity
@@ -103,7 +104,7 @@ def _new_group(original: Callable[..., Any]) -> Callable[..., Any]:
         rest.pop("device_id", None)
         made = original(ranks, timeout, NAME, None, *args, **rest)
         if isinstance(made, dist.ProcessGroup):
-            _call(made, world if backend is None else _name(backend))
+            _call(made, world if backend is None else program_name(backend))
         return made
 
     return new_group

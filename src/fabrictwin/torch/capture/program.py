@@ -26,6 +26,7 @@ from fabrictwin.torch.capture.object_exchange import Exchange, exchange_objects
 from fabrictwin.torch.capture.record import OUT, STEP, leave
 from fabrictwin.torch.device.modelled_cuda import CudaOnCpu, answer, modelled_gpu
 from fabrictwin.torch.device.tensor_memory import MEMORY
+from fabrictwin.torch.exchanged_backend import program_name
 from fabrictwin.torch.rank_recorder import RankRecorder
 from fabrictwin.torch.recording import RECORDERS, eager
 
@@ -45,10 +46,13 @@ def _real(original: Any) -> Any:
 
 
 def _fake_groups() -> None:
+    """Let a program's groups be PyTorch's fake ones, which answer with the name that the program gave."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     original, new_group = dist.init_process_group, dist.new_group
+    named: list[str] = []
 
-    def init_process_group(*_: Any, **__: Any) -> None:
+    def init_process_group(backend: str | None = None, *_: Any, **__: Any) -> None:
+        named[:] = [program_name(backend)]
         original("fake", store=FakeStore(), rank=rank, world_size=world)
 
     def other_group(*args: Any, **rest: Any) -> Any:
@@ -56,8 +60,15 @@ def _fake_groups() -> None:
         rest.pop("pg_options", None)
         return new_group(*args, **rest)
 
+    def get_backend(group: Any = None) -> str:
+        return named[0]
+
     for module in (dist, dist.distributed_c10d, device_mesh):
-        for name, made in (("init_process_group", init_process_group), ("new_group", other_group)):
+        for name, made in (
+            ("init_process_group", init_process_group),
+            ("new_group", other_group),
+            ("get_backend", get_backend),
+        ):
             if hasattr(module, name):
                 setattr(module, name, made)
 

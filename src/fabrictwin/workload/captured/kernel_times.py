@@ -8,6 +8,7 @@ from typing import Literal
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_S
+from fabrictwin.catalog.step_shares import step_shares
 from fabrictwin.workload.captured.captured_file import DTYPES
 from fabrictwin.workload.captured.captured_job import Work
 from fabrictwin.workload.layers.roofline import Heads, Roofline
@@ -16,17 +17,19 @@ from fabrictwin.workload.layers.roofline import Heads, Roofline
 class KernelTimes:
     """Times of kernels on one GPU of the catalog.
 
-    Products in a format whose throughput nobody measured take bf16's, by the ratio of the data sheet's peaks.
+    Kernels reach in a program what they reach in training steps on that GPU (`catalog.step_shares`). Products in a
+    format whose throughput nobody measured take bf16's, by the ratio of the data sheet's peaks.
     """
 
     def __init__(self, gpu: str, launch_ps: int) -> None:
         self.gpu, self.launch_ps = catalog.gpu(gpu), launch_ps
         self._known: dict[Work, int] = {}
+        self._share = step_shares().of(gpu)
         self.notes: set[str] = set()
 
     @cached_property
     def _roofline(self) -> Roofline:
-        return Roofline(self.gpu.name, "bf16")
+        return Roofline(self.gpu.name, "bf16", share=self._share)
 
     def time_ps(self, work: Work) -> int:
         """Time of one kernel, at least what the host needs to issue it. Raises ConfigError."""
@@ -54,7 +57,7 @@ class KernelTimes:
         assert work.gemm is not None
         m, n, k, batch = work.gemm
         moved = DTYPES[work.dtype] * batch * (m * k + k * n + m * n)
-        return moved * 8 * PS_PER_S / self.gpu.memory_bandwidth_measured.value
+        return moved * 8 * PS_PER_S / (self.gpu.memory_bandwidth_measured.value * self._share)
 
     def _slower(self, dtype: str) -> float:
         """Return how many times as long as in bf16 a product takes in this format, by the data sheet."""
