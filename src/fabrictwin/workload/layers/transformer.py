@@ -297,6 +297,13 @@ class Sublayer:
             weights = self.roof.transpose(self.shape.tokens * width) + weights
         again = self.tensor("all_gather", width) if self.keeps_input(linear) else None
         sums = self.tensor("reduce_scatter", width) or self.tensor("all_reduce", width)
+        self.gradients(script, again, (inputs, weights), sums)
+
+    def gradients(
+        self, script: Script, again: Collective | None, costs: tuple[Cost, Cost], sums: Collective | None
+    ) -> None:
+        """Gather an input again, compute its gradient and that of weights, sum the former over ranks."""
+        inputs, weights = costs
         if self.shape.hiding.overlap == "none":
             script.communicate(again)
             script.compute(inputs, "backward")
@@ -412,13 +419,6 @@ class Ends(Sublayer):
         sums = self.tensor("reduce_scatter", hidden) or self.tensor("all_reduce", hidden)
         again = None if self.frozen else self._gather()
         script.compute(self._loss()[1], "backward")
-        if self.shape.hiding.overlap == "none":
-            script.communicate(again)
-            script.compute(inputs, "backward")
-            script.compute(weights, "weight")
-            script.communicate(sums)
-        else:
-            script.overlap(again, inputs, "backward")
-            script.overlap(sums, weights, "weight")
+        self.gradients(script, again, (inputs, weights), sums)
         script.compute(self.norm()[1], "backward")
         return script
