@@ -46,7 +46,7 @@ class LineShapes(dict[str, str]):
         return self._shape
 
     def __missing__(self, word: str) -> str:
-        if word.isalpha():  # as most are: no need to look for letters within
+        if word.isascii() and word.isalpha():  # as most are: no need to look for letters within
             stays = self._stays(word)
         else:
             stays = _WORDS.sub(lambda found: self._stays(found[1], found[2]), word)
