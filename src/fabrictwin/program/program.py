@@ -108,7 +108,8 @@ class Connections:
     @property
     def inside_domain(self) -> npt.NDArray[np.bool_]:
         """[E] edges that no adapter carries: those inside a host, or a rack that is one NVLink domain."""
-        return (self.nic_out == NONE) & (self.nic_in == NONE)
+        found: npt.NDArray[np.bool_] = (self.nic_out == NONE) & (self.nic_in == NONE)
+        return found
 
 
 @dataclass(frozen=True)
