@@ -75,7 +75,8 @@ def _figures(live: LiveTwin, program: str, size: int, iterations: int) -> list[f
 @pytest.mark.parametrize(
     ("program", "size"),
     [
-        ("ib_write_bw", 2), ("ib_write_bw", 65536), pytest.param("ib_send_bw", 4096, marks=SOMETIMES), ("ib_read_bw", 1 << 20),
+        ("ib_write_bw", 2), ("ib_write_bw", 65536), ("ib_read_bw", 1 << 20),
+        pytest.param("ib_send_bw", 4096, marks=SOMETIMES),
         # by hand: beside other work it printed 3 % less, alone it is right
         pytest.param("ib_atomic_bw", 8, marks=pytest.mark.slow), ("ib_send_lat", 2), ("ib_read_lat", 4096),
         ("ib_atomic_lat", 8), ("ib_write_lat", 2),
