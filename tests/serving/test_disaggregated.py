@@ -135,9 +135,9 @@ def test_mooncake_cuts_what_lies_together_into_slices() -> None:
     layout = KvLayout(72, 4096, ((0, 0),))
     whole = [Descriptors.mooncake(layout, blocks, 1) for blocks in (9, 17, 20, 21, 257)]
     assert [one.piece for one in whole] == [9 * 4096, 17 * 4096, 20 * 4096, 65536, 65536]
-    assert whole[1].prepare_ps == whole[0].prepare_ps == round((12 + 72 * 0.755) * 1e6)
-    assert whole[4].prepare_ps == round((12 + 72 * (0.6 + 16 * 0.155)) * 1e6)
-    assert Descriptors.mooncake(layout, 9, 3).prepare_ps == round((12 + 216 * 0.755) * 1e6)
+    assert whole[1].prepare_ps == whole[0].prepare_ps == round((80 + 72 * 1.565) * 1e6)
+    assert whole[4].prepare_ps == round((80 + 72 * (1.4 + 16 * 0.165)) * 1e6)
+    assert Descriptors.mooncake(layout, 9, 3).prepare_ps == round((80 + 216 * 1.565) * 1e6)
     assert Descriptors.nixl(layout, 9) == Descriptors(9 * 72 * 4096, 4096)
 
 
@@ -162,7 +162,7 @@ def test_transfers_get_what_neighbours_leave_of_links() -> None:
 def test_a_transfer_takes_what_its_descriptors_or_links_take() -> None:
     """36 layers of keys and values in blocks of 4 KiB over eight adapters of 400 Gb/s."""
     size, slices = 256 * 72 * 4096, 16
-    before = (12 + 72 * (0.6 + 0.155 * slices)) / 1e3  # all slices are made before the first is posted
+    before = (80 + 72 * (1.4 + 0.165 * slices)) / 1e3  # all slices are made before the first is posted
     assert moved_ms("mooncake", 256) == pytest.approx(before + size / 49.7e9 * 1e3, rel=0.02)
     assert moved_ms("mooncake", 256, 3) == pytest.approx(before + 3 * size / 49.7e9 * 1e3, rel=0.02)
     assert moved_ms("nixl", 256) == pytest.approx(256 * 72 / 2.64e6 * 1e3, rel=0.03)  # what a queue pair posts

@@ -10,8 +10,9 @@ over NVLink. All layers go at once, when the whole prompt is there.
 
 Mooncake's engine cuts and places all slices of a call before it posts the first one (`rdma_transport.cpp`,
 `submitTransferTask`), so that this time comes before the adapter's. It was measured with the engine's own wheel
-(0.3.7.post2) above an adapter that completes at once, on a core of an EPYC virtual machine, over 1 to 144 regions
-and 1 to 2,304 slices; a host with slower or busier cores takes longer.
+(0.3.7.post2) above an adapter that completes at once, on an EPYC virtual machine, over 1 to 144 regions and 1 to 1,152
+slices, with cold caches, as after the work between two transfers (warm: 12, 0.6 and 0.155 us). Hosts with slower or
+busier cores take longer.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from fabrictwin.twin.twin import Twin
 Connector = Literal["nixl", "mooncake"]
 SLICE_BYTES = 65536
 TAIL_BYTES = 16384
-CALL_US, REQUEST_US, SLICE_US = 12.0, 0.6, 0.155
+CALL_US, REQUEST_US, SLICE_US = 80.0, 1.4, 0.165
 """What Mooncake's engine takes for a call, each of its requests and each of their slices, before it posts."""
 Event = tuple[int, int]
 """When a transfer is through, and its number."""
