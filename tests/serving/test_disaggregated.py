@@ -120,7 +120,9 @@ def test_runs_follow_each_other_on_both_sides() -> None:
 def moved_ms(connector: Any, blocks: int, transfers: int = 1, block_bytes: int = 4096, **rest: Any) -> float:
     read = spec(None)
     twin = make_twin(read, build(read.cluster, spec=read))
-    network = KvNetwork(twin, connector, KvLayout(72, block_bytes, tuple((rank, rank) for rank in range(8))), **rest)
+    network = KvNetwork(
+        twin, connector, KvLayout(72, block_bytes, tuple((rank, rank) for rank in range(8))), **rest
+    )
     nodes = twin.fabric.gpu_node
     for number in range(transfers):
         network.start(number, (nodes[:8], nodes[8:]), (list(range(blocks)), list(range(blocks))))

@@ -15,7 +15,7 @@ import pytest
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import load_spec
 from fabrictwin.nccl.settings.settings import read_settings
-from fabrictwin.serving.config.layout import put_time_us, machine
+from fabrictwin.serving.config.layout import machine, put_time_us
 from fabrictwin.serving.config.server import server, serving_section
 from fabrictwin.serving.network.exchange import between_hosts, exchange, to_fellows
 from fabrictwin.serving.network.nccl_times import NcclTimes, SendTimes

@@ -204,7 +204,7 @@ def _experts(found: Machine, serving: Serving, model: Model, where: Placement | 
 
 
 def put_time_us(found: Machine) -> float | None:
-    """Return what a kernel's write and its flag take beside their way, None where an adapter takes none of a GPU."""
+    """Return what a kernel's write and its flag take beside their way, None where no GPU can post to it."""
     host = next(host for host in found.blueprint.hosts if host.type and catalog.host(host.type).gpu)
     put = catalog.nic(catalog.host(host.type).nics[0].type).device_put
     return put.value / PS_PER_US if put else None

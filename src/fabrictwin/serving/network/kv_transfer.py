@@ -5,14 +5,14 @@ adapters and routes between them; messages of all transfers share links as fluid
 decoding rank reads, a descriptor for each layer's keys or values and block (`kv_connector/v1/nixl`). `mooncake`:
 the prefilling rank writes; descriptors of blocks that follow each other on both sides are joined
 (`mooncake_connector`), and cut into slices of 64 KiB (Mooncake's transfer engine), a tail of up to 16 KiB with the
-one before it. A connection moves no more descriptors a second than the adapter's queue pair. Ranks of one host copy
-over NVLink. All layers go at once, when the whole prompt is there.
+one before it. A connection moves no more descriptors a second than the adapter's queue pair. Ranks of one host
+copy over NVLink. All layers go at once, when the whole prompt is there.
 
 Mooncake's engine cuts and places all slices of a call before it posts the first one (`rdma_transport.cpp`,
 `submitTransferTask`), so that this time comes before the adapter's. It was measured with the engine's own wheel
-(0.3.7.post2) above an adapter that completes at once, on an EPYC virtual machine, over 1 to 144 regions and 1 to 1,152
-slices, with cold caches, as after the work between two transfers (warm: 12, 0.6 and 0.155 us). Hosts with slower or
-busier cores take longer.
+(0.3.7.post2) above an adapter that completes at once, on an EPYC virtual machine, over 1 to 144 regions and 1 to
+1,152 slices, with cold caches, as after the work between two transfers (warm: 12, 0.6 and 0.155 us). Hosts with
+slower or busier cores take longer.
 """
 
 from __future__ import annotations

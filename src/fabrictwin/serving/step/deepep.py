@@ -10,10 +10,10 @@ A call takes a base, and the longer of what NVLink and the network carry. Base a
 to calls on one host (NVIDIA's measurements in aiconfigurator's database, Apache-2.0, 20 SMs for normal calls);
 nothing was fitted to calls between hosts: their time is the routes', and the latency of the longest path. A low
 latency call ends with a flag behind its writes. On one host, and so in the base, that is five ways over NVLink:
-stores and their fence, the flag's fence, the flag. Between hosts a kernel copies a token to its send buffer, writes
-work requests and rings the adapter, which fetches them and the data and adds to the flag at the other end (IBGDA).
-The copy of one token is in a call of one token on one host; what comes after it was measured beside the route in
-ping-pongs (`device_put` of the catalog's adapters).
+stores and their fence, the flag's fence, the flag. Between hosts a kernel copies a token to its send buffer,
+writes work requests and rings the adapter, which fetches them and the data and adds to the flag at the other end
+(IBGDA). The copy of one token is in a call of one token on one host; what comes after it was measured beside the
+route in ping-pongs (`device_put` of the catalog's adapters).
 
 Dispatch ends on each rank when its own copies are there, and is timed as their mean. Combine begins where dispatch
 ended, and no rank ends it before the fullest one has sent: it waits for that one's dispatch too, so that the two
