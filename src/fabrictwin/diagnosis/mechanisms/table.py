@@ -1,9 +1,10 @@
 """The table of mechanisms: patterns of messages, by concept, and the cause that each points to.
 
 `data/*.yaml` hold entries of a cause, patterns (`lines`, regular expressions without regard to case), how sure the
-cause is (0.9 where nothing is said) and, where it differs from the cause's own, the severity. One that has `beside`
-counts where one of these causes was found as well. `harmless` lines are no trouble although they sound so. Of several patterns that a line matches the surest holds, then the first.
-`xid.yaml` holds the GPU driver's numbers.
+cause is (0.9 where nothing is said) and, where it differs from the cause's own, the severity. One that has
+`beside` counts where one of these causes was found as well. `harmless` lines are no trouble although they sound
+so. Of several patterns that a line matches the surest holds, then the first. `xid.yaml` holds the GPU driver's
+numbers.
 """
 
 from __future__ import annotations
