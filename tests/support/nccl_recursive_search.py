@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+import numpy as np
+
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.nccl.search.graph_search import Channels, Search
 from fabrictwin.nccl.topology.graph_types import PathType, Pattern
@@ -34,7 +36,7 @@ class _Work:
 
     intra: list[list[int]] = field(default_factory=list)
     inter: list[list[int]] = field(default_factory=list)
-    hops: float = 0.0
+    hops: int = 0  # a whole number, parts of hops are cut off each time
     latency: float = 0.0
 
 
@@ -100,7 +102,7 @@ class RecursiveSearch(Search):
                 left[back] = round(left[back] + need / 8, 3)
 
     @contextmanager
-    def _along(self, a: int, b: int, share: float = 1.0) -> Iterator[bool]:
+    def _along(self, a: int, b: int, multiple: float = 1.0, *, halved: bool = False) -> Iterator[bool]:
         """Book the path from `a` to `b` while the block runs; yields whether there was room on it."""
         asked = self.asked
         path, hops, overhead = self._way(a, b)
@@ -108,16 +110,18 @@ class RecursiveSearch(Search):
         inside = kinds <= {Kind.GPU, Kind.NVS}
         allowed = asked.type_intra if inside else asked.type_inter
         both = asked.pattern in (Pattern.BALANCED_TREE, Pattern.TREE, Pattern.SPLIT_TREE)
-        if path.type > allowed or path.type >= PathType.DIS or (both and self.table(b, a).type > allowed):
+        far = path.type > allowed or (both and self.table(b, a).type > allowed)
+        if path.type >= PathType.DIS or (multiple == 1 and far):
             yield False
             return
-        bw = (asked.bw_intra if inside else asked.bw_inter) * share
+        bw = (asked.bw_intra if inside else asked.bw_inter) * multiple * (0.5 if halved else 1.0)
         if not self._book(hops, bw, overhead):
             yield False
             return
-        self.work.hops += share * len(hops)
+        added = np.float32(multiple) * np.float32(len(hops))
+        self.work.hops = int(np.float32(self.work.hops) + added)
         yield True
-        self.work.hops -= share * len(hops)
+        self.work.hops = int(np.float32(self.work.hops) - added)
         self._unbook(hops, bw, overhead)
 
     def run(self, asked: Channels, best: Channels, steps: int) -> tuple[Channels, int]:
@@ -292,7 +296,7 @@ class RecursiveSearch(Search):
             if not self._may_leave(net, step):
                 continue
             # the first two GPUs of a balanced tree share the adapter's traffic
-            with self._along(gpu, net, 0.5 if balanced else 1.0) as room:
+            with self._along(gpu, net, halved=balanced) as room:
                 if room:
                     work.inter[-1][1] = net
                     channel.pop()

@@ -113,28 +113,41 @@ def _inside(r, a, b):
 
 
 @helper
-def book(r, q, w, a, b, share):
-    """Take a channel's speed from the path a to b. False where it is too far or has not enough left."""
+def _count_hops(w, multiple, count):
+    # NCCL holds hops as an integer and adds in single precision, so that parts of a hop are cut off each time
+    w.hops[0] = np.trunc(np.float32(w.hops[0]) + np.float32(multiple) * np.float32(count))
+
+
+@helper
+def _speed(r, q, a, b, multiple, halved):
+    return (q.bw_intra if _inside(r, a, b) else q.bw_inter) * multiple * (0.5 if halved else 1.0)
+
+
+@helper
+def book(r, q, w, a, b, multiple, halved):
+    """Take a multiple of a channel's speed (half of it where `halved`) from the path a to b.
+
+    False where it has not enough left or, of a whole channel, where it is of a farther kind than is asked for.
+    """
     at = a * (r.gpus + r.nets + r.switches) + b
-    inside = _inside(r, a, b)
-    allowed = q.type_intra if inside else q.type_inter
-    if r.kind[a, b] > allowed or r.kind[a, b] >= PathType.DIS:
+    allowed = q.type_intra if _inside(r, a, b) else q.type_inter
+    if r.kind[a, b] >= PathType.DIS or (multiple == 1.0 and r.kind[a, b] > allowed):
         return False
-    if q.pattern <= Pattern.TREE and r.kind[b, a] > allowed:
+    if multiple == 1.0 and q.pattern <= Pattern.TREE and r.kind[b, a] > allowed:
         return False
-    bw = (q.bw_intra if inside else q.bw_inter) * share
+    bw = _speed(r, q, a, b, multiple, halved)
     if not _take(w.left, r.link, r.pcie, r.back, r.start[at], r.start[at + 1], bw, r.overhead[a, b]):
         return False
-    w.hops[0] += share * (r.start[at + 1] - r.start[at])
+    _count_hops(w, multiple, r.start[at + 1] - r.start[at])
     return True
 
 
 @helper
-def unbook(r, q, w, a, b, share):
+def unbook(r, q, w, a, b, multiple, halved):
     at = a * (r.gpus + r.nets + r.switches) + b
-    bw = (q.bw_intra if _inside(r, a, b) else q.bw_inter) * share
+    bw = _speed(r, q, a, b, multiple, halved)
     _give_back(w.left, r.link, r.pcie, r.back, r.start[at], r.start[at + 1], bw, r.overhead[a, b])
-    w.hops[0] -= share * (r.start[at + 1] - r.start[at])
+    _count_hops(w, -multiple, r.start[at + 1] - r.start[at])
 
 
 @helper
@@ -146,26 +159,31 @@ def share_net(r, w, net, bw):
 
 
 @helper
-def all_legs(r, q, w, gpu, booking):
-    """Book or give back what a head takes: through the NVLink switch every GPU once, itself twice; else pairs."""
+def _leg(r, q, gpu, leg):
+    """Ends of a head's leg and its multiple: through the NVLink switch each GPU once, itself twice; else pairs."""
     nvls = q.pattern == Pattern.NVLS
-    booked = 0
-    while booked < 2 * r.gpus:
-        other = booked % r.gpus
-        hub = r.gpus + r.nets if nvls else gpu
-        a, b = (hub, other) if booked < r.gpus else (other, hub)
-        share = (2.0 if other == gpu else 1.0) if nvls else 1.0 / (r.gpus - 1)
-        if booking:
-            if not book(r, q, w, a, b, share):
-                break
-        else:
-            unbook(r, q, w, a, b, share)
-        booked += 1
-    if booking and booked < 2 * r.gpus:
-        for leg in range(booked):
-            other = leg % r.gpus
-            hub = r.gpus + r.nets if nvls else gpu
-            a, b = (hub, other) if leg < r.gpus else (other, hub)
-            unbook(r, q, w, a, b, (2.0 if other == gpu else 1.0) if nvls else 1.0 / (r.gpus - 1))
-        return False
+    other = leg % r.gpus
+    hub = r.gpus + r.nets if nvls else gpu
+    share = (2.0 if other == gpu else 1.0) if nvls else 1.0 / (r.gpus - 1)
+    if leg < r.gpus:
+        return hub, other, share
+    return other, hub, share
+
+
+@helper
+def book_legs(r, q, w, gpu):
+    """Take what a head needs, or nothing where it is not to be had."""
+    for leg in range(2 * r.gpus):
+        a, b, share = _leg(r, q, gpu, leg)
+        if not book(r, q, w, a, b, share, False):
+            unbook_legs(r, q, w, gpu, leg)
+            return False
     return True
+
+
+@helper
+def unbook_legs(r, q, w, gpu, count):
+    """Give back the first `count` legs, the last one first, as parts of hops are cut off in that order."""
+    for leg in range(count - 1, -1, -1):
+        a, b, share = _leg(r, q, gpu, leg)
+        unbook(r, q, w, a, b, share, False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from fabrictwin.kernel.codes import NONE, PathType, Pattern
 from fabrictwin.kernel.jit.decorators import helper, hot_entry
-from fabrictwin.kernel.nccl.channel_links import all_legs, book, share_net, unbook
+from fabrictwin.kernel.nccl.channel_links import book, book_legs, share_net, unbook, unbook_legs
 from fabrictwin.kernel.nccl.channel_order import following, may_leave, paired
 
 FOUND_BEST = -1  # steps left once nothing better can be found
@@ -24,7 +24,6 @@ OP, CHANNEL, GPU, NET, STEP, TO_NET, TO_FIRST, ORDER, NEXT, HELD, KEPT, FOUND = 
 FRAME = 12
 
 PCI_ORDER_STEPS = 1 << 10
-SAME_HOPS = 1e-9
 
 
 @helper
@@ -40,7 +39,7 @@ def _keep_if_better(r, q, w, count):
             better = mine > other
         else:
             alike = q.pattern == w.best[3] and q.cross_nic == w.best[4]
-            better = alike and w.hops[0] < w.best[5] - SAME_HOPS
+            better = alike and w.hops[0] < w.best[5]
     if better and count >= q.least:
         for c in range(count):
             for g in range(r.gpus):
@@ -69,14 +68,14 @@ def _start(r, q, w, f):
     channel, gpu, net = f[CHANNEL], f[GPU], f[NET]
     if f[NEXT] == 1:
         if net != NONE:
-            unbook(r, q, w, r.gpus + net, gpu, 1.0)
+            unbook(r, q, w, r.gpus + net, gpu, 1.0, False)
         w.number[1] -= 1
         return
     f[NEXT] = 1
     for g in range(r.gpus):
         w.used[channel, g] = False
     w.inter[channel, 0], w.inter[channel, 1] = net, NONE
-    if net != NONE and not book(r, q, w, r.gpus + net, gpu, 1.0):
+    if net != NONE and not book(r, q, w, r.gpus + net, gpu, 1.0, False):
         w.number[1] -= 1
         return
     w.used[channel, gpu] = True
@@ -221,7 +220,7 @@ def _at(r, q, w, f):
     elif step == f[TO_NET]:
         _leave(r, q, w, f)
     elif q.pattern == Pattern.NVLS or q.pattern == Pattern.COLLNET_DIRECT:
-        if f[NEXT] == 0 and all_legs(r, q, w, gpu, True):
+        if f[NEXT] == 0 and book_legs(r, q, w, gpu):
             if q.pattern == Pattern.COLLNET_DIRECT:
                 k = 1
                 for other in range(r.gpus):
@@ -232,7 +231,7 @@ def _at(r, q, w, f):
             _push(w, AT, channel, gpu, NONE, r.gpus, NONE, NONE, SEARCHED)
         else:
             if f[HELD] != NONE:
-                all_legs(r, q, w, gpu, False)
+                unbook_legs(r, q, w, gpu, 2 * r.gpus)
             w.number[1] -= 1
     else:
         _go_on(r, q, w, f)
@@ -243,16 +242,15 @@ def _leave(r, q, w, f):
     """Leave by an adapter, then go on inside the host; the first two GPUs of a balanced tree share its traffic."""
     channel, gpu, step = f[CHANNEL], f[GPU], f[STEP]
     balanced = q.pattern == Pattern.BALANCED_TREE
-    share = 0.5 if balanced else 1.0
     if f[NEXT] == 0:
         f[KEPT] = w.inter[channel, 1]
     if f[HELD] != NONE:
-        unbook(r, q, w, gpu, r.gpus + f[HELD], share)
+        unbook(r, q, w, gpu, r.gpus + f[HELD], 1.0, balanced)
         f[HELD] = NONE
     while f[NEXT] < r.nets and q.try_nets[gpu, f[NEXT]] != NONE:
         net = q.try_nets[gpu, f[NEXT]]
         f[NEXT] += 1
-        if may_leave(r, q, w, channel, net, step) and book(r, q, w, gpu, r.gpus + net, share):
+        if may_leave(r, q, w, channel, net, step) and book(r, q, w, gpu, r.gpus + net, 1.0, balanced):
             f[HELD] = net
             w.inter[channel, 1] = net
             _push(w, AT, channel, gpu, NONE, step, 1 if balanced and step == 0 else NONE, f[TO_FIRST], f[ORDER])
@@ -279,14 +277,14 @@ def _go_on(r, q, w, f):
     free = step == r.gpus - 1 and not back
     if f[HELD] != NONE:
         if not free:
-            unbook(r, q, w, gpu, f[HELD], 1.0)
+            unbook(r, q, w, gpu, f[HELD], 1.0, False)
         if not back and not free:
             w.used[channel, f[HELD]] = False
         f[HELD] = NONE
     while f[NEXT] < f[FOUND]:
         other = w.next[channel, step, f[NEXT]]
         f[NEXT] += 1
-        if free or book(r, q, w, gpu, other, 1.0):
+        if free or book(r, q, w, gpu, other, 1.0, False):
             f[HELD] = other
             if back or free:
                 _push(w, AT, channel, other, NONE, r.gpus, NONE, NONE, f[ORDER])
