@@ -4,7 +4,8 @@ Between two events of the kernel it is looked whether everything stands as it st
 (`steady_state`). Where it does, as many of these periods are skipped as nothing else comes in: no message ends, no
 timer is due, nothing computes to its end. What is skipped is what would have been played, to the last counter.
 
-A look costs about as much as some ten thousand events; where nothing comes of it the next one waits longer.
+A look costs as much as some ten thousand events; where nothing comes of it the next one waits longer. So what is
+skipped belongs to the program, and not to how fast the machine is.
 """
 
 from __future__ import annotations
@@ -14,18 +15,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fabrictwin.engines.base.engine import Stop
-from fabrictwin.engines.packet.steady_state import may_repeat, moment, period, skip
+from fabrictwin.engines.packet.repetition.steady_state import may_repeat, moment, period, skip
 
 if TYPE_CHECKING:
     from fabrictwin.engines.packet.network.packet_network import PacketNetwork
     from fabrictwin.kernel.packet.machine import Machine
 
-FIRST_WAIT = 1 << 15  # events between two looks; twice as many after each that was in vain
-LONGEST_WAIT = 1 << 21
-WORTH = 1 << 15  # events that are worth a skip
-LEAST_LEFT = 48  # packets of each message that is under way
+LONGEST_WAIT = 128  # times the first wait
 LONGEST_PERIOD = 32  # packets of the port that is watched
-LOOKS = 3
+BEGINNINGS = 2  # moments that periods are sought from in one look
 LULL = 256  # events between two tries to find the port busy
 TRIES = 8
 
@@ -33,45 +31,56 @@ TRIES = 8
 class FastForward:
     """Skips on one network."""
 
+    least_events = 1 << 15  # between two looks, and in what is worth a skip
+    bytes_an_event = 256  # of the state, which a look copies in the time of an event
+    least_packets = 48  # that each message under way has left
+
     def __init__(self, network: PacketNetwork) -> None:
         self.network = network
         self.hops = 0  # packet-hops that were skipped
-        self.skips = 0
-        self._wait = FIRST_WAIT
+        self._waits = 1  # before the next look: twice as many after each that was in vain
 
     @property
     def machine(self) -> Machine:
         return self.network.machine
 
+    @property
+    def possible(self) -> bool:
+        """Packets of a connection all take one way, nothing is drawn for each, and there is one part."""
+        machine, options = self.machine, self.network.options
+        return options.balance == "routed" and machine.parts == 1 and not machine.has_congestion_tables
+
     def run(self) -> Stop:
         """Run until everything is done; see `PacketNetwork.run`."""
+        from fabrictwin.kernel.packet.state.state import nbytes
+
+        wait = max(self.least_events, nbytes(self.machine.state) // self.bytes_an_event)
         while True:
-            stop = self.network.run(budget=self._wait)
+            stop = self.network.run(budget=self._waits * wait)
             if stop != Stop.BUDGET:
                 return stop
             port = self._watched()
             if port is not None:
-                found = self._look(port)
-                self._wait = FIRST_WAIT if found else min(2 * self._wait, LONGEST_WAIT)
+                self._waits = 1 if self._look(port, wait) else min(2 * self._waits, LONGEST_WAIT)
 
     def _watched(self) -> int | None:
-        """The slowest port of the queue pair that has most left to send; None where some message is nearly over."""
+        """The slowest port of the queue pair that has most left; None where a message is nearly over."""
         state = self.machine.state
         qp = state.qp[: self.machine.queue_pairs]
         busy = np.flatnonzero(qp.next_psn < qp.posted_psn)
         if not len(busy):
             return None
         left = state.task.psn_end[qp.sending[busy]] - qp.next_psn[busy]
-        if left.min() < LEAST_LEFT:
+        if left.min() < self.least_packets:
             return None
         most = qp[busy[left.argmax()]]
         ports = np.append(state.hop[int(most.hop_start) : int(most.hop_middle)], most.port)
         return int(ports[state.port.ps_q[ports].argmax()])
 
-    def _look(self, port: int) -> bool:
-        """Skip periods where there are any worth it; returns whether some were."""
+    def _look(self, port: int, worth: int) -> bool:
+        """Skip periods where there are any of so many events; returns whether some were."""
         machine = self.machine
-        for _ in range(LOOKS):
+        for _ in range(BEGINNINGS):
             if not self._step(port):
                 return False
             before = moment(machine.state, machine.queue_pairs)
@@ -81,12 +90,9 @@ class FastForward:
                 if not may_repeat(before, machine.state):
                     continue
                 one = period(before, moment(machine.state, machine.queue_pairs), machine.state)
-                if one is not None:
-                    if one.most * one.events < WORTH:
-                        return False
+                if one is not None and one.most * one.events >= worth:
                     skip(machine.state, one, one.most)
                     self.hops += one.most * one.hops
-                    self.skips += 1
                     return True
         return False
 

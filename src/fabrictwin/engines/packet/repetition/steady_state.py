@@ -2,9 +2,9 @@
 
 Long transfers repeat themselves: after some packets of each, everything stands as it stood, only later and further
 on. `period` tells from two moments where that is so, exactly: whatever decides what comes next is equal, times lie
-the period ahead, sequence numbers are as many packets further on as each queue pair sent. From there on every period
-is like the one between, until something else comes: the end of a message, or an event that was scheduled before.
-`skip` then sets the state as it will be so many periods later, to the last counter.
+the period ahead, sequence numbers are as many packets further on as each queue pair sent. From there on every
+period is like the one between, until something else comes: the end of a message, or an event that was scheduled
+before. `skip` then sets the state as it will be so many periods later, to the last counter.
 
 A field that is not listed here decides what comes next, and must be equal. So nothing is skipped while marks are
 drawn (random numbers move on), a congestion control acts (its rates do), or packets spread by their number.
@@ -27,8 +27,8 @@ _COUNTS: dict[str, frozenset[str]] = {
     "port": frozenset({"tx_bytes", "tx_payload", "tx_packets", "wait_ps"}),
     "count": frozenset({"pause_tx", "pause_rx"}),
     "hold": frozenset({"pause_ps"}),
-    "outlet": frozenset({"deficit"}),  # where its lane takes no turns
-    "inlet": frozenset(),
+    "outlet": frozenset({"deficit", "credit"}),  # where its lane takes no turns; as far as credits reach
+    "inlet": frozenset({"unreturned"}),  # until they make a batch
     "queue": frozenset(),
     "node": frozenset(),
     "endpoint": frozenset(),
@@ -62,6 +62,7 @@ _NAMES: dict[str, frozenset[str]] = {
 }
 _LINKS = frozenset({"next", "psn", "sent_ps", "extra"})  # of a packet: compared apart
 _NOTHING: frozenset[str] = frozenset()
+_NEVER = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,10 @@ class _Events:
     what: I64
     at: I64
     sequence: I64
+
+    def only(self, which: Any) -> _Events:
+        """Return some of them."""
+        return _Events(self.time[which], self.what[which], self.at[which], self.sequence[which])
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,6 @@ class Period:
     before: Moment
     after: Moment
     length_ps: int
-    moved: I64  # [queue pairs] packets
     recurring: Any  # [events of the heap, after] that come again each period
     most: int  # periods before something else comes
 
@@ -143,7 +147,9 @@ def _lanes(state: State) -> tuple[I64, _Events]:
     ring = state.lane[: int(state.clock[0].lanes)]
     sizes = _lane_sizes(state)
     before = np.repeat(ring["head"] - (np.cumsum(sizes) - sizes), sizes)
-    at = np.repeat(ring["first"], sizes) + ((before + np.arange(int(sizes.sum()))) & np.repeat(ring["mask"], sizes))
+    at = np.repeat(ring["first"], sizes) + (
+        (before + np.arange(int(sizes.sum()))) & np.repeat(ring["mask"], sizes)
+    )
     event = state.event[at]
     return sizes, _Events(event.time.copy(), event.what.copy(), at, np.zeros(0, np.int64))
 
@@ -158,7 +164,8 @@ def _packets_of(what: I64) -> I64:
     """Packets that events name."""
     from fabrictwin.kernel.packet.events import VALUE_MASK
 
-    return what[_arrives(what)] & VALUE_MASK
+    packets: I64 = what[_arrives(what)] & VALUE_MASK
+    return packets
 
 
 def _arrives(what: I64) -> Any:
@@ -169,7 +176,7 @@ def _arrives(what: I64) -> Any:
 
 
 def _waiting(state: State) -> tuple[I64, I64]:
-    """Return the queue of each packet that waits at a port, and the packet: the first of all queues, then the second."""
+    """Return, of each packet that waits at a port, its queue and the packet: all first ones, then the second."""
     from fabrictwin.kernel.packet.state.constants import NONE
 
     single = np.repeat(state.port.queue_width == 1, 1 << int(state.settings[0].vl_bits))
@@ -194,8 +201,6 @@ def may_repeat(before: Moment, state: State) -> bool:
         and np.array_equal(before.queued, state.queued)
         and np.array_equal(before.lane_sizes, _lane_sizes(state))
         and np.array_equal(qp.inflight, state.qp.inflight[: len(qp)])
-        and np.array_equal(before.arrays["outlet"].credit, state.outlet.credit)
-        and np.array_equal(before.arrays["inlet"].unreturned, state.inlet.unreturned)
     )
 
 
@@ -210,28 +215,45 @@ def period(before: Moment, after: Moment, state: State) -> Period | None:
     recurring = _recurring(before, after, length)
     if recurring is None:
         return None
-    bounds = [_until(_fixed(after.heap.time, ~recurring), after.time_ps, length)]
+    bounds = [_whole_before(int(after.heap.time[~recurring].min(initial=_NEVER)), after.time_ps, length)]
     for name, a in before.arrays.items():
         until = _same(name, a, after.arrays[name], (before.time_ps, after.time_ps), state)
         if until is None:
             return None
-        bounds.append(_until(until, after.time_ps, length))
-    bounds.append(_messages_last(after.arrays["qp"], moved, state))
-    return Period(before, after, length, moved, recurring, max(min(bounds), 0))
+        bounds.append(_whole_before(until, after.time_ps, length))
+    credits_last = _credits_last(before.arrays, after.arrays, state)
+    if credits_last is None:
+        return None
+    bounds += [credits_last, _messages_last(after.arrays["qp"], moved, state)]
+    return Period(before, after, length, recurring, max(min(bounds), 0))
 
 
 def _moved(before: Any, after: Any, state: State) -> I64 | None:
-    """[queue pairs] packets that each went on by, within one message each; None where they went on by more or less."""
+    """[queue pairs] packets that each went on by, within one message; None where it is not so plain."""
+    from fabrictwin.kernel.packet.state.constants import SELECTIVE
+
     moved: I64 = after.next_psn - before.next_psn
     if any((after[name] - before[name] != moved).any() for name in _PSNS) or (moved < 0).any():
         return None
     busy = moved > 0
+    if (busy & (before.spray > 0)).any() or _out_of_order(
+        state, np.flatnonzero(busy & (before["mode"] == SELECTIVE))
+    ):
+        return None
     task = state.task[before.sending[busy]]
     first = np.minimum(before.una, before.in_memory)[busy]
     apart = before.head[busy] != before.sending[busy]
     if apart.any() or (first < task.psn_start).any() or (before.next_psn[busy] <= task.psn_start).any():
         return None
-    return None if (busy & (before.spray > 0)).any() else moved
+    return moved
+
+
+def _out_of_order(state: State, queue_pairs: I64) -> bool:
+    """Return True where some of these know of packets beyond the next one."""
+    window = int(state.settings[0].bitmap_mask) + 1
+    return any(
+        bits.reshape(-1, window)[queue_pairs].any() for bits in (state.received, state.sacked) if len(queue_pairs)
+    )
 
 
 def _messages_last(qp: Any, moved: I64, state: State) -> int:
@@ -239,6 +261,35 @@ def _messages_last(qp: Any, moved: I64, state: State) -> int:
     busy = moved > 0
     left = state.task.psn_end[qp.sending[busy]] - 1 - qp.next_psn[busy]
     return int((left // moved[busy]).min(initial=1 << 40))
+
+
+def _credits_last(before: dict[str, Any], after: dict[str, Any], state: State) -> int | None:
+    """Return the periods before credits are returned that are returned rarely, None where some were in this one.
+
+    Acknowledgements take few blocks of a batch. Where blocks came to those that are kept back, and too few packets
+    came for a batch and as many again, none was returned meanwhile.
+    """
+    from fabrictwin.kernel.packet.state.constants import BLOCK_BITS
+
+    bits = int(state.settings[0].vl_bits)
+    slots = np.arange(len(state.outlet))
+    peer = np.maximum(state.port.peer[slots >> bits], 0)
+    far = (peer << bits) + (slots & ((1 << bits) - 1))  # where what leaves by a slot arrives
+    kept, batch = after["inlet"].unreturned[far], after["inlet"].batch[far]
+    more = kept.astype(np.int64) - before["inlet"].unreturned[far]
+    credit = after["outlet"].credit
+    if (more < 0).any() or (before["outlet"].credit - credit != more).any():
+        return None
+    ports = {
+        name: (after["port"][name] - before["port"][name])[slots >> bits] for name in ("tx_bytes", "tx_packets")
+    }
+    drifts = more > 0
+    if ((ports["tx_bytes"] >> BLOCK_BITS) + ports["tx_packets"] >= batch + more)[drifts].any():
+        return None
+    qp = after["qp"]
+    largest = int((qp.mtu + qp.header + qp.first_header).max(initial=0) >> BLOCK_BITS) + 1
+    reach = np.minimum(batch - 1 - kept, credit - largest)[drifts] // more[drifts]
+    return int(reach.min(initial=_NEVER))
 
 
 def _same_packets(before: Moment, after: Moment, moved: I64) -> bool:
@@ -261,7 +312,7 @@ def _same_packets(before: Moment, after: Moment, moved: I64) -> bool:
 
 
 def _recurring(before: Moment, after: Moment, length: int) -> Any:
-    """[events of the heap, after] whether each has come since and will come again; None where there is no period."""
+    """[events of the heap, after] whether each comes again every period; None where there is no period."""
     if not _a_period_apart(before.lanes, after.lanes, length):
         return None
     kept, still = (
@@ -270,11 +321,8 @@ def _recurring(before: Moment, after: Moment, length: int) -> Any:
     )
     if _arrives(after.heap.what[still]).any():
         return None
-    new = [
-        _Events(each.time[which], each.what[which], each.at, each.sequence)
-        for each, which in ((before.heap, ~kept), (after.heap, ~still))
-    ]
-    return ~still if _a_period_apart(*new, length) else None
+    come, new = before.heap.only(~kept), after.heap.only(~still)
+    return ~still if _a_period_apart(come, new, length) else None
 
 
 def _a_period_apart(before: _Events, after: _Events, length: int) -> bool:
@@ -325,14 +373,7 @@ def _takes_turns(before: Any, after: Any, state: State) -> Any:
     return np.repeat(used.reshape(-1, lanes).sum(axis=1) > 1, lanes)
 
 
-_NEVER = 1 << 62
-
-
-def _fixed(times: I64, which: Any) -> int:
-    return int(times[which].min(initial=_NEVER))
-
-
-def _until(time_ps: int, now_ps: int, length: int) -> int:
+def _whole_before(time_ps: int, now_ps: int, length: int) -> int:
     """Return how many periods end before a time."""
     return (time_ps - 1 - now_ps) // length
 
