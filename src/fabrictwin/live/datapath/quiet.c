@@ -1,9 +1,12 @@
 /* Whether every process of the twin's programs waits: for the twin, for one another, or for something beside it.
  *
- * The kernel says so (proc(5)): a thread that sleeps waits. What a process has used of the processor, read before
- * and after (CPU clocks of other processes: clock_getcpuclockid(3)), says whether anything ran meanwhile. A thread
- * that looks at memory until somebody writes there never sleeps; it waits as well once it has used so much of the
- * processor, since it was last told anything, that it would have acted. Children are found as they come.
+ * The kernel says so (proc(5)): a thread that sleeps waits. All are looked at twice. What a process has used of the
+ * processor, read before the first look and after the second (CPU clocks of other processes:
+ * clock_getcpuclockid(3)), says whether it ran between them. One that waits at both and did not run waited all the
+ * time, so that there was a moment at which all of them did; one look is not enough, as who was seen to wait may have
+ * been woken by one that was looked at later. A thread that looks at memory until somebody writes there never sleeps;
+ * it waits as well once it has used so much of the processor, since it was last told anything, that it would have
+ * acted. Children are found as they come.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -112,13 +115,16 @@ static int waits_in(long call) {
     }
 }
 
-/* Whether a thread runs, or is about to: 1; 0: it waits; -1: it has ended. */
-static int runs(int32_t pid, int32_t thread) {
+/* Whether a thread runs, or is about to: 1; 0: it waits; -1: it has ended. Quickly: one that was woken and that its
+ * processor does not know of yet (TASK_WAKING: an idle one is told by an interrupt) passes for waiting. */
+static int runs(int32_t pid, int32_t thread, int quickly) {
     char path[64], text[512];
-    snprintf(path, sizeof path, "/proc/%d/task/%d/syscall", pid, thread);
-    if (read_text(path, text, sizeof text) > 0) {
-        if (!strncmp(text, "running", 7)) return 1;
-        if (text[0] != '-' && waits_in(strtol(text, NULL, 10))) return 0;
+    if (quickly) {
+        snprintf(path, sizeof path, "/proc/%d/task/%d/syscall", pid, thread);
+        if (read_text(path, text, sizeof text) > 0) {
+            if (!strncmp(text, "running", 7)) return 1;
+            if (text[0] != '-' && waits_in(strtol(text, NULL, 10))) return 0;
+        }
     }
     snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, thread);
     if (read_text(path, text, sizeof text) <= 0) return -1;
@@ -130,13 +136,13 @@ static int runs(int32_t pid, int32_t thread) {
 }
 
 /* Count the threads of a process that run. -1: it has ended; more than there are: children came. */
-static int look(int32_t pid) {
+static int look(int32_t pid, int quickly) {
     char path[64];
     struct stat about;
     snprintf(path, sizeof path, "/proc/%d/task", pid);
     if (stat(path, &about)) return -1;
     if (about.st_nlink == 3) { /* one thread */
-        int state = runs(pid, pid);
+        int state = runs(pid, pid, quickly);
         return state < 0 ? -1 : state + adopt(pid, pid);
     }
     DIR *threads = opendir(path);
@@ -146,7 +152,7 @@ static int look(int32_t pid) {
         int32_t thread = atoi(each->d_name);
         if (!thread) continue;
         fresh += adopt(pid, thread);
-        int state = runs(pid, thread);
+        int state = runs(pid, thread, quickly);
         alive += state >= 0;
         running += state > 0;
     }
@@ -160,7 +166,7 @@ static int all_wait(uint64_t spin_ns, int32_t *spinning) {
     for (int i = 0; i < count;) {
         struct process *process = &known[i];
         process->before_ns = used_ns(process->pid);
-        int running = process->before_ns == GONE ? -1 : look(process->pid);
+        int running = process->before_ns == GONE ? -1 : look(process->pid, 1);
         if (running < 0) {
             memmove(known + i, known + i + 1, (size_t)(--count - i) * sizeof *known);
             continue;
@@ -173,8 +179,12 @@ static int all_wait(uint64_t spin_ns, int32_t *spinning) {
         }
         i++;
     }
-    for (int i = 0; i < count; i++)
-        if (!known[i].running && used_ns(known[i].pid) != known[i].before_ns) return 0;
+    for (int i = 0; i < count; i++) {
+        struct process *process = &known[i];
+        if (process->running) continue;
+        /* one that has ended meanwhile has woken whom it woke: they are looked at anew */
+        if (look(process->pid, 0) || used_ns(process->pid) != process->before_ns) return 0;
+    }
     return 1;
 }
 
