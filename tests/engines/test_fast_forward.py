@@ -210,7 +210,8 @@ def test_a_field_that_changed_ends_the_period_unless_it_only_adds_up():
                 continue
             for at in range(min(len(records), 3)):
                 was = records[field][at]
-                records[field][at] = was + (1 if int(was) + 1 != int(before.arrays[name][field][at]) + length else -1)
+                up = int(was) + 1 != int(before.arrays[name][field][at]) + length
+                records[field][at] = was + (1 if up else -1)
                 assert period(before, after, state) is None, (name, field)
                 records[field][at] = was
                 tried += 1
