@@ -107,7 +107,7 @@ class FastForward:
         return False
 
     def _sent_ps(self, port: int) -> int | None:
-        """When the packet on a port's wire will have left, None where there is none."""
+        """Return when the packet on a port's wire will have left, None where there is none."""
         from fabrictwin.kernel.packet.events import KIND_SHIFT, PORT_SHIFT, QueueEvent
 
         state = self.machine.state
