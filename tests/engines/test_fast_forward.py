@@ -16,7 +16,7 @@ from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import options_with
 from fabrictwin.engines.packet.repetition import steady_state
 from fabrictwin.engines.packet.repetition.fast_forward import FastForward
-from fabrictwin.engines.packet.repetition.steady_state import moment, period
+from fabrictwin.engines.packet.repetition.steady_state import look, period
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.program import collectives
 
@@ -181,10 +181,10 @@ def period_of(engine: PacketEngine):
     assert port is not None
     for _ in range(8):
         assert forward._step(port)
-        before = moment(machine.state, machine.queue_pairs)
+        before = look(machine.state, machine.queue_pairs)
         for _ in range(32):
             assert forward._step(port)
-            after = moment(machine.state, machine.queue_pairs)
+            after = look(machine.state, machine.queue_pairs)
             if period(before, after, machine.state) is not None:
                 return before, after
     raise AssertionError("there is no period")
@@ -218,7 +218,7 @@ def test_a_field_that_changed_ends_the_period_unless_it_only_adds_up():
     assert tried > 300
     assert period(before, after, state) is not None
     for field in ("wire", "hop", "marks", "psn", "sent_ps", "extra"):
-        was = after.packet[field][0]
-        after.packet[field][0] = was + 1
+        was = after.packets.record[field][0]
+        after.packets.record[field][0] = was + 1
         assert period(before, after, state) is None, field
-        after.packet[field][0] = was
+        after.packets.record[field][0] = was

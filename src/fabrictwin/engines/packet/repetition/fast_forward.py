@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fabrictwin.engines.base.engine import Stop
-from fabrictwin.engines.packet.repetition.steady_state import may_repeat, moment, period, skip
+from fabrictwin.engines.packet.repetition.steady_state import look, may_repeat, period, skip
 
 if TYPE_CHECKING:
     from fabrictwin.engines.packet.network.packet_network import PacketNetwork
@@ -83,13 +83,13 @@ class FastForward:
         for _ in range(BEGINNINGS):
             if not self._step(port):
                 return False
-            before = moment(machine.state, machine.queue_pairs)
+            before = look(machine.state, machine.queue_pairs)
             for _ in range(LONGEST_PERIOD):
                 if not self._step(port):
                     return False
                 if not may_repeat(before, machine.state):
                     continue
-                one = period(before, moment(machine.state, machine.queue_pairs), machine.state)
+                one = period(before, look(machine.state, machine.queue_pairs), machine.state)
                 if one is not None and one.most * one.events >= worth:
                     skip(machine.state, one, one.most)
                     self.hops += one.most * one.hops

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fabrictwin.base.arrays import I64
+from fabrictwin.engines.packet.repetition.moments import Events, Moment, arrives, lane_sizes_of, moment
 
 if TYPE_CHECKING:
     from fabrictwin.kernel.packet.state.state import State
@@ -66,36 +67,6 @@ _NEVER = 1 << 62
 
 
 @dataclass(frozen=True)
-class _Events:
-    """What is scheduled, in its order: [events] time, what, sequence; where in the state each stands."""
-
-    time: I64
-    what: I64
-    at: I64
-    sequence: I64
-
-    def only(self, which: Any) -> _Events:
-        """Return some of them."""
-        return _Events(self.time[which], self.what[which], self.at[which], self.sequence[which])
-
-
-@dataclass(frozen=True)
-class Moment:
-    """What there is between two events."""
-
-    time_ps: int
-    clock: Any
-    arrays: dict[str, Any]
-    queued: I64
-    lane_sizes: I64
-    lanes: _Events
-    heap: _Events
-    chain: I64  # of each packet that waits: its queue
-    packets: I64  # all that are on a wire or wait, in order
-    packet: Any  # what they are
-
-
-@dataclass(frozen=True)
 class Period:
     """What one period brings."""
 
@@ -114,82 +85,9 @@ class Period:
         return int(self.after.clock["hops"] - self.before.clock["hops"])
 
 
-def moment(state: State, queue_pairs: int) -> Moment:
-    """Return what there is now."""
-    arrays = {name: getattr(state, name).copy() for name in _COUNTS if name != "qp"}
-    arrays["qp"] = state.qp[:queue_pairs].copy()
-    lane_sizes, lanes = _lanes(state)
-    heap = _heap(state)
-    chain, waiting = _waiting(state)
-    on_wires = np.concatenate([_packets_of(lanes.what), _packets_of(heap.what)])
-    packets = np.concatenate([on_wires, waiting])
-    return Moment(
-        int(state.clock[0].now),
-        state.clock[0].copy(),
-        arrays,
-        state.queued.copy(),
-        lane_sizes,
-        lanes,
-        heap,
-        chain,
-        packets,
-        state.packet[packets],
-    )
-
-
-def _lane_sizes(state: State) -> I64:
-    ring = state.lane[: int(state.clock[0].lanes)]
-    sizes: I64 = (ring["tail"] - ring["head"]).astype(np.int64)
-    return sizes
-
-
-def _lanes(state: State) -> tuple[I64, _Events]:
-    ring = state.lane[: int(state.clock[0].lanes)]
-    sizes = _lane_sizes(state)
-    before = np.repeat(ring["head"] - (np.cumsum(sizes) - sizes), sizes)
-    at = np.repeat(ring["first"], sizes) + (
-        (before + np.arange(int(sizes.sum()))) & np.repeat(ring["mask"], sizes)
-    )
-    event = state.event[at]
-    return sizes, _Events(event.time.copy(), event.what.copy(), at, np.zeros(0, np.int64))
-
-
-def _heap(state: State) -> _Events:
-    heap = state.heap[: int(state.clock[0].heap)]
-    order = np.lexsort((heap.sequence, heap.time))
-    return _Events(heap.time[order], heap.what[order], order, heap.sequence[order])
-
-
-def _packets_of(what: I64) -> I64:
-    """Packets that events name."""
-    from fabrictwin.kernel.packet.events import VALUE_MASK
-
-    packets: I64 = what[_arrives(what)] & VALUE_MASK
-    return packets
-
-
-def _arrives(what: I64) -> Any:
-    from fabrictwin.kernel.packet.events import KIND_SHIFT, QueueEvent
-
-    kind = what >> KIND_SHIFT
-    return (kind == QueueEvent.ARRIVE) | (kind == QueueEvent.LATE_ARRIVE)
-
-
-def _waiting(state: State) -> tuple[I64, I64]:
-    """Return, of each packet that waits at a port, its queue and the packet: all first ones, then the second."""
-    from fabrictwin.kernel.packet.state.constants import NONE
-
-    single = np.repeat(state.port.queue_width == 1, 1 << int(state.settings[0].vl_bits))
-    heads = np.concatenate([np.where(single, state.outlet.head, NONE), state.queue.head, state.port.control_head])
-    chain = np.flatnonzero(heads != NONE)
-    at = heads[chain].astype(np.int64)
-    chains, packets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    while len(at):
-        chains.append(chain)
-        packets.append(at)
-        at = state.packet.next[at].astype(np.int64)
-        chain, at = chain[at != NONE], at[at != NONE]
-    return np.concatenate(chains), np.concatenate(packets)
+def look(state: State, queue_pairs: int) -> Moment:
+    """Return all that periods are told from."""
+    return moment(state, queue_pairs, _COUNTS)
 
 
 def may_repeat(before: Moment, state: State) -> bool:
@@ -199,7 +97,7 @@ def may_repeat(before: Moment, state: State) -> bool:
     return bool(
         all(before.clock[name] == clock[name] for name in _STILL)
         and np.array_equal(before.queued, state.queued)
-        and np.array_equal(before.lane_sizes, _lane_sizes(state))
+        and np.array_equal(before.lane_sizes, lane_sizes_of(state))
         and np.array_equal(qp.inflight, state.qp.inflight[: len(qp)])
     )
 
@@ -207,7 +105,7 @@ def may_repeat(before: Moment, state: State) -> bool:
 def period(before: Moment, after: Moment, state: State) -> Period | None:
     """Return the period between two moments, None where there is none."""
     length = after.time_ps - before.time_ps
-    if length <= 0 or len(before.packets) != len(after.packets):
+    if length <= 0 or len(before.packets.at) != len(after.packets.at):
         return None
     moved = _moved(before.arrays["qp"], after.arrays["qp"], state)
     if moved is None or not _same_packets(before, after, moved):
@@ -295,9 +193,9 @@ def _credits_last(before: dict[str, Any], after: dict[str, Any], state: State) -
 def _same_packets(before: Moment, after: Moment, moved: I64) -> bool:
     from fabrictwin.kernel.packet.state.constants import ACK, ARRIVED, NONE
 
-    if not np.array_equal(before.chain, after.chain):
+    if not np.array_equal(before.packets.chain, after.packets.chain):
         return False
-    a, b = before.packet, after.packet
+    a, b = before.packets.record, after.packets.record
     if any((a[name] != b[name]).any() for name in a.dtype.names if name not in _LINKS):
         return False
     further = np.where(a.qp == NONE, 0, moved[np.maximum(a.qp, 0)])
@@ -319,18 +217,18 @@ def _recurring(before: Moment, after: Moment, length: int) -> Any:
         np.isin(before.heap.sequence, after.heap.sequence),
         np.isin(after.heap.sequence, before.heap.sequence),
     )
-    if _arrives(after.heap.what[still]).any():
+    if arrives(after.heap.what[still]).any():
         return None
     come, new = before.heap.only(~kept), after.heap.only(~still)
     return ~still if _a_period_apart(come, new, length) else None
 
 
-def _a_period_apart(before: _Events, after: _Events, length: int) -> bool:
+def _a_period_apart(before: Events, after: Events, length: int) -> bool:
     from fabrictwin.kernel.packet.events import VALUE_MASK
 
     if len(before.time) != len(after.time):
         return False
-    named = np.where(_arrives(before.what), ~VALUE_MASK, -1)  # packets are compared apart
+    named = np.where(arrives(before.what), ~VALUE_MASK, -1)  # packets are compared apart
     return bool(
         (after.time - before.time == length).all() and ((before.what & named) == (after.what & named)).all()
     )
@@ -392,9 +290,9 @@ def skip(state: State, one: Period, times: int) -> None:
         for field in fields:
             moved = times * (b[field].astype(np.int64) - a[field])
             array[field][: len(a)] += moved.astype(array.dtype[field])
-    packet, was = state.packet[after.packets], before.packet
+    packet, was = after.packets.record, before.packets.record
     for field in ("psn", "sent_ps", "extra"):
-        state.packet[field][after.packets] += times * (packet[field] - was[field])
+        state.packet[field][after.packets.at] += times * (packet[field] - was[field])
     state.event.time[after.lanes.at] += later
     busy = after.lane_sizes > 0
     state.lane_time[: len(busy)][busy] += later
