@@ -11,6 +11,7 @@ from dataclasses import replace
 from fabrictwin.diagnosis.finding import Finding, Severity
 
 DEEPEST = 12
+LIKELY = 0.6  # so sure, what ends a job stands before what slows it
 
 
 def ranked(findings: list[Finding]) -> list[Finding]:
@@ -27,8 +28,9 @@ def ranked(findings: list[Finding]) -> list[Finding]:
     return sorted((_with_consequences(i, ordered, parents, roots) for i in roots), key=_weight)
 
 
-def _weight(finding: Finding) -> tuple[int, float, str, str]:
-    return -int(finding.severity), -finding.confidence, finding.id, finding.object
+def _weight(finding: Finding) -> tuple[int, bool, float, str, str]:
+    ends = finding.confidence >= LIKELY and not finding.cause.slows
+    return -int(finding.severity), not ends, -finding.confidence, finding.id, finding.object
 
 
 def _merged(findings: list[Finding]) -> list[Finding]:

@@ -1,9 +1,10 @@
 """The table of mechanisms: patterns of messages, by concept, and the cause that each points to.
 
 `data/*.yaml` hold entries of a cause, patterns (`lines`, regular expressions without regard to case), how sure the
-cause is (0.9 where nothing is said) and, where it differs from the cause's own, the severity. `harmless` lines are
-no trouble although they sound so. Of several patterns that a line matches the surest holds, then the first.
-`xid.yaml` holds the GPU driver's numbers.
+cause is (0.9 where nothing is said) and, where it differs from the cause's own, the severity. One that has
+`beside` counts where one of these causes was found as well. `harmless` lines are no trouble although they sound
+so. Of several patterns that a line matches the surest holds, then the first. `xid.yaml` holds the GPU driver's
+numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fabrictwin.base.yamlfile import read_yaml
 from fabrictwin.diagnosis.finding import Severity
 from fabrictwin.diagnosis.literals import LiteralIndex, Pattern, alternatives
 
-FILES = ("nccl", "verbs", "plugins", "gpu", "cuda", "programs", "launch", "kernel", "runtime", "areas")
+FILES = ("nccl", "verbs", "plugins", "gpu", "cuda", "programs", "launch", "kernel", "runtime", "concepts", "areas")
 HARMLESS = "harmless"
 SURE = 0.9
 LONGEST = 1200  # of a line
@@ -33,6 +34,7 @@ class Mechanism:
     lines: tuple[str, ...]  # patterns, each without alternatives outside its groups
     sure: float
     severity: Severity | None = None
+    beside: tuple[str, ...] = ()  # causes of which one must have been found too
 
 
 def _mechanism(row: dict[str, Any]) -> Mechanism:
@@ -42,6 +44,7 @@ def _mechanism(row: dict[str, Any]) -> Mechanism:
         tuple(_bounded(one) for line in row["lines"] for one in alternatives(line)),
         float(row.get("sure", SURE)),
         Severity[severity.upper()] if severity else None,
+        tuple(row.get("beside", ())),
     )
 
 

@@ -29,7 +29,7 @@ _TROUBLE = (
     b"crit ", b"backtrace", b"hang", b"hung", b"unset", b"restart", b"drain", b"reject", b"violat",
     b" low ", b"loss", b"drop", b"skip", b"differ", b"not at max", b" bug", b"oops",
     b"unrecogni", b"must specify", b"found nan", b"unimplemented", b"unauth", b"stopiteration", b"status=",
-    b"n't support",
+    b"n't support", b"times out",
 )  # fmt: skip
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
 _FATAL = re.compile(
@@ -56,6 +56,11 @@ _HOST = re.compile(r"\[?([A-Za-z][\w.-]{1,62}):\d{1,9}:\d{1,9}\b|@([a-z][\w-]{1,
 _RANK = re.compile(r"\[(?:rank|default)(\d{1,6})\]|\b[Rr]ank:? ?(\d{1,6})\b|\[\d+,(\d{1,6})\]<")
 _ADAPTER = re.compile(r"\b(mlx\d_\w+|irdma\d+|bnxt_re\d+|rocep\w+|ibp\w+|efa_\d+)\b")
 _SECONDS = re.compile(r"(?:^|[\sT\[])(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)")
+# what a message goes on to guess or advise is no evidence
+_GUESSES = re.compile(
+    r"\b(?:potential|possible|probable) (?:root )?(?:causes?|reasons?)\b|\b[Tt]his can happen\b|"
+    r"\b(?:Solution|Advice|Hint)\b: "
+)
 UNMISTAKABLE = 0.92  # from so sure on a mechanism tells of trouble by itself, without a word of it
 MOST_SHAPES, MOST_KEPT = 50_000, 4_000
 # of lines of one shape: how many are asked whom they are about, and how many answers are kept
@@ -147,6 +152,9 @@ class DecisiveLines:
 
     def _look(self, text: str, raw: bytes, *, kernel: bool) -> _Kept | None:
         bare = text.strip()
+        guesses = _GUESSES.search(bare)
+        if guesses is not None:
+            bare = bare[: guesses.start()].rstrip()
         code = _is_code(bare)
         is_trouble = has_trouble(raw.lower())
         mechanism = None if code else mechanism_of(bare)
@@ -159,7 +167,15 @@ class DecisiveLines:
             if mechanism.cause == HARMLESS:
                 return None
             severity = "" if mechanism.severity is None else mechanism.severity.name
-            kind, value = "line.known", (mechanism.cause, words, stamp, mechanism.sure, severity)
+            kind = "line.known"
+            value = (
+                mechanism.cause,
+                words,
+                stamp,
+                mechanism.sure,
+                severity,
+                " ".join(mechanism.beside),
+            )
         else:
             if code or not is_trouble or (kernel and not _OF_A_JOB.search(bare)):
                 return None

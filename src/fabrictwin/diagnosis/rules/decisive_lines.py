@@ -24,7 +24,11 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
     # a rule that reads more than one line says more of that line
     explained = {place for one in named if "*" not in one.cause.follows for place in one.evidence}
     by_cause: dict[str, list[Fact]] = {}
-    for fact in sorted(case.of("line.known"), key=_when):
+    known = sorted(case.of("line.known"), key=_when)
+    alone = already | {str(fact.parts[0]) for fact in known if not fact.parts[5]}
+    for fact in known:
+        if fact.parts[5] and alone.isdisjoint(str(fact.parts[5]).split()):
+            continue  # says something beside another cause only
         by_cause.setdefault(str(fact.parts[0]), []).append(fact)
     areas = [
         name

@@ -52,6 +52,7 @@ def kernel(case: Case) -> Iterator[Finding]:
         ("mlx5.error", "adapter-error", 0.6),
         ("oom", "host-memory", 0.9),
         ("fabricmanager.version", "fabric-manager", 0.95),
+        ("imex.error", "imex-domain", 0.85),
     ):
         facts = case.of(kind)
         if facts:

@@ -71,7 +71,9 @@ def warnings(case: Case) -> Iterator[Finding]:
             continue  # a host alone needs no adapters
         confidence = max(map(_sure, facts)) if name != "nccl-warning" else 0.3
         # what a peer's end looks like is no cause of its own where nothing else is known: say so
-        severity = Severity.QUESTION if name == "peer-closed" and not set(by_cause) - _VAGUE else None
+        severity = _severity(facts)
+        if name == "peer-closed" and not set(by_cause) - _VAGUE:
+            severity = Severity.QUESTION
         yield found(
             name,
             facts,
@@ -119,6 +121,12 @@ def _sure(fact: Fact) -> float:
     mechanism = mechanism_of(fact.text)
     told = mechanism is None or _COMPLETION.search(fact.text) or _LINK_LOCAL.search(fact.text)
     return SURE if told or mechanism is None else min(mechanism.sure, SURE)
+
+
+def _severity(facts: list[Fact]) -> Severity | None:
+    """Return how bad the messages say that it is, where all of them differ from the cause's own."""
+    told = [mechanism.severity for fact in facts if (mechanism := mechanism_of(fact.text)) is not None]
+    return max(one for one in told if one is not None) if len(told) == len(facts) and None not in told else None
 
 
 RULES: tuple[Rule, ...] = (warnings, returned)

@@ -86,8 +86,8 @@ class Segments:
             backward.extend(block.backward())
             return forward, backward
         attends, thinks = kind in ("", "*"), kind in ("", "-", "E")
-        if attends:
-            forward.extend(self._attention.forward())
+        attention = self._attention_scripts() if attends else (Script(), Script())
+        forward.extend(attention[0])
         if thinks:
             forward.extend(self._mlp.forward(load))
         if recompute == "full" and attends:
@@ -100,12 +100,16 @@ class Segments:
             backward.extend(self._every_second_product())
         if thinks:
             backward.extend(self._mlp.backward(load))
-        if attends:
-            backward.extend(self._attention.backward(recompute_core=recompute == "selective"))
+        backward.extend(attention[1])
         if load and self.job.shape.hiding.hide_experts:
             self._pace(forward, 1 / 3)
             self._pace(backward, 2 / 3)
         return forward, backward
+
+    def _attention_scripts(self) -> tuple[Script, Script]:
+        """(forward, backward) of the attention of a layer."""
+        again = self.job.training.recompute == "selective"
+        return self._attention.forward(), self._attention.backward(recompute_core=again)
 
     def _pace(self, script: Script, share: float) -> None:
         """A pass takes no less than its share of what the host does for a layer's experts."""

@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import Any, cast
 
 from fabrictwin.workload.job.job import Job
-from fabrictwin.workload.layers.pass_script import Script
-from fabrictwin.workload.layers.roofline import Cost
+from fabrictwin.workload.layers.pass_script import FixedScript, Script
 from fabrictwin.workload.layers.stage_segments import Segment, Segments
 
 
@@ -43,17 +42,6 @@ class CachedJob(Job):
 
 
 _SCRIPTS: dict[tuple[object, ...], tuple[Script, Script]] = {}
-
-
-class _Summed(Script):
-    """A script whose compute is added up once."""
-
-    @cached_property
-    def _sum(self) -> Cost:
-        return super().cost()
-
-    def cost(self) -> Cost:
-        return self._sum
 
 
 def key_of(job: Job) -> tuple[object, ...]:
@@ -98,7 +86,13 @@ class CachedSegments(Segments):
         key = (*self.key, load, kind, wide)
         if key not in _SCRIPTS:
             made = self._make_layer(load, kind, wide)
-            _SCRIPTS[key] = cast(Any, tuple(_Summed(s.items, s.keys) for s in made))
+            _SCRIPTS[key] = cast(Any, tuple(FixedScript.of(s) for s in made))
+        return _SCRIPTS[key]
+
+    def _attention_scripts(self) -> tuple[Script, Script]:
+        key = (*self.key, "attention")
+        if key not in _SCRIPTS:
+            _SCRIPTS[key] = super()._attention_scripts()
         return _SCRIPTS[key]
 
     def layer(self, number: int) -> Segment:
@@ -127,7 +121,7 @@ class CachedSegments(Segments):
         key = (*self.key, name)
         if key not in _SCRIPTS:
             made = make()
-            _SCRIPTS[key] = cast(Any, tuple(_Summed(s.items, s.keys) for s in (made.forward, made.backward)))
+            _SCRIPTS[key] = cast(Any, tuple(FixedScript.of(s) for s in (made.forward, made.backward)))
         return _SCRIPTS[key]
 
     def of(self, stage: int, chunk: int) -> list[Segment]:

@@ -31,9 +31,9 @@ LOCAL_INTERFACE = re.compile(
 MARKS = (
     "Xid", "SXid", "NVSwitch", "peer", "segfault", "mlx5", "carrier", "NIC Link", "link status", "running without",
     "available PCIe", "IOMMU", "version", "rror", "Killed", "The NVIDIA GPU", "fallen off the bus",
-    "fabricmanager", "Failed to start", "fault", "[ERROR]", "[FATAL]",
+    "fabricmanager", "Failed to start", "fault", "[ERROR]", "[FATAL]", "IMEX",
 )  # fmt: skip
-_OF_SEVERAL_LINES = frozenset(("The NVIDIA GPU", "fallen off the bus"))
+_OF_SEVERAL_LINES = frozenset(("The NVIDIA GPU", "fallen off the bus", "IMEX"))
 
 
 class KernelLog(LineReader):
@@ -42,6 +42,7 @@ class KernelLog(LineReader):
     def __init__(self, sink: Sink) -> None:
         super().__init__(sink)
         self._named = ""  # the GPU that a message of several lines began with
+        self._is_imex = False  # the log is of the IMEX daemon
         self.is_idle = False  # the last line left nothing here, and no other of its shape will
         self.is_repeatable = True  # what the last line left lies in itself alone
         self._rules: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str], str], None]], ...] = (
@@ -112,8 +113,9 @@ class KernelLog(LineReader):
                 ),
                 self._io_fault,
             ),
-            ("[ERROR]", re.compile(r"\[ERROR\] \[tid \d+\] (.*)"), self._manager),
-            ("[FATAL]", re.compile(r"\[FATAL\] \[tid \d+\] (.*)"), self._manager),
+            ("[ERROR]", re.compile(r"\[ERROR\] \[tid \d+\] (.*)"), self._daemon),
+            ("[FATAL]", re.compile(r"\[FATAL\] \[tid \d+\] (.*)"), self._daemon),
+            ("IMEX", re.compile(r"\b(IMEX)\b"), self._imex),
         )
 
     def line(self, text: str) -> bool:
@@ -217,6 +219,16 @@ class KernelLog(LineReader):
 
     def _manager(self, found: re.Match[str], _text: str) -> None:
         self.sink.add("fabricmanager.error", re.sub(r"0x[0-9a-f]+|\d{4,}", "#", found[1])[:160])
+
+    def _imex(self, _found: re.Match[str], _text: str) -> None:
+        self._is_imex = True
+
+    def _daemon(self, found: re.Match[str], text: str) -> None:
+        """Take an error of the fabric manager or of IMEX, whose lines look alike."""
+        if self._is_imex or re.search(r"(?i)imex", found[1]):
+            self.sink.add("imex.error", re.sub(r"0x[0-9a-f]+|\d{4,}", "#", found[1])[:160])
+        else:
+            self._manager(found, text)
 
     def close(self) -> None:
         """Say that a log was read: no message of trouble is evidence too."""

@@ -1,0 +1,150 @@
+"""Errors by the lists of the software that prints them, by the kind of thing that failed, and as numbers."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fabrictwin.diagnosis.causes import CAUSES
+from fabrictwin.diagnosis.diagnose import Diagnosis, judged
+from fabrictwin.diagnosis.finding import Severity
+from fabrictwin.diagnosis.mechanisms.table import mechanism_of, mechanisms
+from fabrictwin.diagnosis.readers.line_shapes import LineShapes, pattern_sources
+from fabrictwin.diagnosis.readers.reading import read_text
+
+# numbers of CUDA's results (cuda.h, CUresult) beside their names there
+CUDA = {
+    2: "OUT_OF_MEMORY", 46: "DEVICE_UNAVAILABLE", 100: "NO_DEVICE", 101: "INVALID_DEVICE", 200: "INVALID_IMAGE",
+    209: "NO_BINARY_FOR_GPU", 214: "ECC_UNCORRECTABLE", 222: "UNSUPPORTED_PTX_VERSION", 700: "ILLEGAL_ADDRESS",
+    702: "LAUNCH_TIMEOUT", 715: "ILLEGAL_INSTRUCTION", 716: "MISALIGNED_ADDRESS", 719: "LAUNCH_FAILED",
+    802: "SYSTEM_NOT_READY", 803: "SYSTEM_DRIVER_MISMATCH", 805: "MPS_CONNECTION_FAILED", 999: "UNKNOWN",
+}  # fmt: skip
+
+RIGHT = [
+    ("setting-invalid", "[1.5] [n1:3:0] frob.c:9 UCX  ERROR UCX_FROB_INTERVAL value must be greater than 7"),
+    ("setting-invalid", "FROB_MODE=fast requires FROB_PROTO=1"),
+    ("transport-none", "[1.5] [n1:3:0] ucp.c:9 UCX  WARN  transports 'frob','quux' are not available, please use one or more of: tcp"),
+    ("library-mismatch", "[1.5] [n1:3:0] ucp.c:9 UCX  WARN  UCP version is incompatible, required: 7.8, actual: 7.2"),
+    ("library-mismatch", "WARN frobs were detected, but FROB support was not found! It may be slow."),
+    ("library-missing", "configure: error: <frob/driver.h> not found.  libfrob requires it."),
+    ("library-missing", "E0721 03:11:02.21 7 agent.cpp:9] createBackend: unsupported backend 'FROB'"),
+    ("library-missing", "/etc/frob.sh: 11: /opt/frob/bin: not found"),
+    ("library-missing", "/bin/bash: line 1: /usr/sbin/frobd: No such file or directory"),
+    ("container-runtime", "slurmstepd: error: pyxis:     [ERROR] Command not found: nvidia-container-cli, see elsewhere"),
+    ("container-runtime", "Error: setting up CDI devices: failed to stat CDI host device \"/dev/frob\": no such file"),
+    ("image-pull", "slurmstepd: error: pyxis: failed to import docker image"),
+    ("no-roce-v2-gid", "W0710 03:11:02.210120  7 context.cpp:9] GID is NULL, please check your GID index"),
+    ("bootstrap-interface", "n1:1:2 [0] socket.cc:9 NCCL WARN socketStartConnect: Connect to 172.17.0.9<77> failed : Software caused connection abort"),
+    ("virtual-function", "[ 8.1] ice 0000:3b:00.0: Failed to enable SRIOV: Only 0 MSI-X interrupts available for SR-IOV"),
+    ("p2p-off", "RuntimeError: Can't enable access between frobs 1 and 0"),
+    ("peermem-broken", "[app][error] RegisterFrobMemoryRegion failed! addr:0x7f, size:9, errno:22 (Invalid argument)"),
+    ("peermem-missing", "cat: /sys/kernel/mm/memory_peers/nv_mem/version: No such file or directory"),
+    ("library-mismatch", "n1:1:2 [0] register_mr:9 NCCL WARN NET/OFI Unable to register memory (type = 2) for device 0. RC: -22"),
+    ("locked-memory", "n1:1:2 [0] register_mr:9 NCCL WARN NET/OFI Unable to register memory (type = 2) for device 0. RC: -12"),
+    ("connect-refused", "[rank1]: EI0006: [PID: 7] 2026-04-08-18:07:20 Getting socket times out"),
+    ("transport-retry", "[PID: 7] Execution Error ROCE CQE(EI0013): server 10.0.0.7"),
+    ("imex-domain", "[ERROR] Failed to get export ref for UUID: 77 for request from node id 0"),
+    ("no-gpu", "E0312 9 daemon.cc:200] Number of GPUs detected in the tree 7 is not equal to the number reported 8"),
+    ("efa-absent", "2026/02/03 15:23:32 Error to get device: No valid EFA devices found"),
+    ("verbs-library", "ibv_frob_query_device: invalid comp_mask !!! (comp_mask = 0x77 valid_mask = 0x1)"),
+    ("resource-unavailable", "\"FailureMessage\": \"We do not have sufficient capacity for the frobs\""),
+    ("resource-unavailable", "srun: error: Unable to create step: Requested nodes are busy"),
+    ("resource-unavailable", "sbatch: error: Insufficient GRES available in allocation"),
+    ("launch-failed", "srun: error: Socket timed out on send/recv operation"),
+    ("settings-rejected", "[7] error: _node_config_validate: gres/gpu: invalid GRES core specification (7) on node n7"),
+    ("data-wrong", " Out of bounds values : 77 FAILED"),
+    ("library-mismatch", "Invalid config frob attribute value -2147483648"),
+    ("rank-died", "terminate called after throwing an instance of 'frob::QuuxException'"),
+    ("driver-build", "WARNING: The nvidia-drm module will not be installed."),
+]  # fmt: skip
+
+
+def answer(text: str) -> Diagnosis:
+    return judged(read_text(text), twin=False)
+
+
+@pytest.mark.parametrize(("right", "line"), RIGHT, ids=[f"{n}-{right}" for n, (right, _) in enumerate(RIGHT)])
+def test_a_line_names_its_cause_first(right, line):
+    assert answer(line + "\n").findings[0].id == right
+
+
+@pytest.mark.parametrize(("number", "name"), CUDA.items(), ids=CUDA.values())
+def test_a_result_of_cuda_says_the_same_as_a_number_and_by_its_name(number, name):
+    by_number, by_name = mechanism_of(f"cuFrobGet(0) returned {number}"), mechanism_of(f"CUDA_ERROR_{name}")
+    assert by_number is not None
+    assert by_name is not None
+    assert by_number.cause == by_name.cause
+
+
+def test_a_number_that_is_no_result_names_nothing():
+    assert mechanism_of("cuFrobGet(0) returned 100.5 units") is None
+    assert mechanism_of("the frob returned 100") is None
+
+
+def test_of_one_refusal_of_the_environment_the_job_s_end_stands_before_what_slows_it():
+    text = (
+        "n1:1:2 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n"
+        "n1:1:2 [0] socket.h:9 NCCL WARN Net : No interface found in the same subnet as remote address 10.0.0.7<7>\n"
+        "n1:1:2 [0] socket.h:9 NCCL WARN Call to bind failed : Cannot assign requested address\n"
+    )
+    assert [one.id for one in answer(text).findings][:2] == ["no-socket-interface", "setting-forced"]
+
+
+def test_guesses_and_advice_behind_a_message_are_no_evidence():
+    text = "A worker died while executing a task. There are some potential root causes. (1) It was killed by the OOM killer.\n"
+    assert answer(text).findings[0].id != "host-memory"
+    assert answer("the worker was killed by the OOM killer\n").findings[0].id == "host-memory"
+
+
+def test_some_lines_say_something_beside_another_cause_only():
+    alone = "libibverbs: Warning: couldn't open config directory '/etc/libibverbs.d'.\n"
+    assert not answer(alone).findings
+    first = answer(alone + "No IB devices found\n").findings[0]
+    assert (first.id, [below.id for below in first.consequences]) == ("verbs-library", ["no-rdma-device"])
+    for one in mechanisms():
+        assert set(one.beside) <= set(CAUSES)
+
+
+def test_an_exception_that_nobody_caught_stands_beneath_what_it_says():
+    head = "terminate called after throwing an instance of 'gloo::IoException'\n"
+    found = answer(
+        f"{head}  what():  [pair.cc:7] connect [127.0.1.1]:77: Connection refused\nAborted (core dumped)\n"
+    )
+    assert (found.findings[0].id, found.findings[0].severity) == ("bootstrap-interface", Severity.ERROR)
+    assert "rank-died" in {below.id for below in found.findings[0].consequences}
+
+
+def test_imex_and_the_fabric_manager_write_alike_and_are_told_apart():
+    error = "[Mar 21 2026 20:45:38] [ERROR] [tid 7] No matching network interface found\n"
+    assert (
+        answer(f"[Mar 21 2026 20:45:38] [INFO] [tid 7] IMEX version 570.00 is running\n{error}").findings[0].id
+        == "imex-domain"
+    )
+    assert answer(error).findings[0].id == "fabric-manager"
+
+
+def test_a_retry_of_nccl_is_a_question_and_its_last_one_an_error():
+    retry = "n1:1:2 [0] NCCL INFO Call to connect returned Connection refused, retrying\n"
+    assert answer(retry).findings[0].severity == Severity.QUESTION
+    assert (
+        answer("n1:1:2 [0] net.cc:9 NCCL WARN Connect to 10.0.0.7<7> failed : Connection refused\n").verdict
+        == "faults"
+    )
+
+
+def test_a_topology_that_is_loaded_is_no_malformed_one():
+    loaded = "n1:1:2 [0] NCCL INFO Loading topology file /home/frob/topo_fail.xml\n"
+    assert "topology-malformed" not in {one.id for one in answer(loaded).findings}
+
+
+def test_a_message_has_one_shape_whatever_random_names_its_lines_hold():
+    draw, shapes = random.Random(7), LineShapes(pattern_sources())
+    names = ["".join(draw.choices("abcdefghijklmnop", k=draw.randrange(5, 12))) for _ in range(400)]
+    lines = [
+        f"2026-01-02 {name}7 [{n}] connect to {name}-{n}.example: Connection refused"
+        for n, name in enumerate(names)
+    ]
+    assert len({shapes.of(line) for line in lines}) < len(lines) / 20
+    found = answer("\n".join(lines) + "\n")
+    assert found.findings[0].id == "connect-refused"
