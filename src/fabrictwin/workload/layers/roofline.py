@@ -96,7 +96,7 @@ def gemm_flops_per_s(gpu: str, precision: str, m: int, n: int, k: int) -> float:
 
 
 class AttentionKernel(NamedTuple):
-    """Whose attention runs, and what it reaches forward and backward where that is not the catalog's, in FLOP/s."""
+    """Whose attention runs, and FLOP/s forward and backward where they are not the catalog's."""
 
     name: Attention = "flash"
     flops_per_s: float | None = None
@@ -112,7 +112,7 @@ class Roofline:
         precision: Precision,
         *,
         scaling: Scaling = "delayed",
-        attention: AttentionKernel = AttentionKernel(),
+        attention: AttentionKernel | None = None,
         share: float = 1.0,
         eager_share: float = 1.0,
     ) -> None:
@@ -134,6 +134,7 @@ class Roofline:
         self._eager = eager_share  # of that, what kernels that read no vectors get
         self._launch_ps = self.gpu.kernel_launch.value
         self._misaligned = self.gpu.misaligned
+        attention = attention or AttentionKernel()
         name = "flash" if attention.name == "materialised" else attention.name
         measured = self.gpu.attention.get(name)
         if measured is None:
