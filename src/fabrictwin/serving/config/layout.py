@@ -203,12 +203,11 @@ def _experts(found: Machine, serving: Serving, model: Model, where: Placement | 
     return ExpertLayout(data, size, whole, traffic, reduces=not deepep, padded=padded)
 
 
-def flag_time_us(found: Machine) -> float:
-    """Return what an atomic takes behind a write on its queue pair: a message, a read at the other end."""
-    fabric = found.twin.fabric
+def put_time_us(found: Machine) -> float | None:
+    """Return what a kernel's write and its flag take beside their way, None where no GPU can post to it."""
     host = next(host for host in found.blueprint.hosts if host.type and catalog.host(host.type).gpu)
-    read_ps = catalog.nic(catalog.host(host.type).nics[0].type).dma_read.value
-    return (float(fabric.nic_qp_message_ps.max()) + read_ps) / PS_PER_US
+    put = catalog.nic(catalog.host(host.type).nics[0].type).device_put
+    return put.value / PS_PER_US if put else None
 
 
 def _deepep(found: Machine, serving: Serving, model: Model, where: Placement) -> DeepEpTraffic:
@@ -222,8 +221,12 @@ def _deepep(found: Machine, serving: Serving, model: Model, where: Placement) ->
     pairs = (between_hosts if mode == "low latency" else to_fellows)(found.twin, nodes)
     dispatched = 1 + SCALE_BYTES if serving.quantization != "none" else WIDE_BYTES
     tokens = Tokens(model.expert_hidden, experts.top_k, experts.count, dispatched)
-    way, flag_us = exchange(found.twin, *pairs), flag_time_us(found)
-    calls = DeepEp(len(nodes), -(-len(nodes) // hosts), nvlink, mode, tokens, way, flag_us)
+    way, put_us = exchange(found.twin, *pairs), put_time_us(found)
+    if put_us is None and hosts > 1 and mode == "low latency":
+        message = f"got {serving.all2all_backend}, whose kernels post to ConnectX adapters (IBGDA) alone"
+        raise found.spec.error("workload.serving.all2all_backend", message)
+    inside = exchange(found.twin, nodes[:1], nodes[1:2]).latency_us
+    calls = DeepEp(len(nodes), -(-len(nodes) // hosts), nvlink, mode, tokens, way, put_us or 0.0, inside)
     size = serving.tensor_parallel_size
     gather = found.nccl(where.tensor_group()) if size > 1 else None
     return DeepEpTraffic(calls, size, gather)
