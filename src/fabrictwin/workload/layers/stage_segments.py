@@ -13,7 +13,7 @@ from fabrictwin.workload.layers.attention import AttentionBlock
 from fabrictwin.workload.layers.feedforward import MlpBlock
 from fabrictwin.workload.layers.number_formats import Precision
 from fabrictwin.workload.layers.pass_script import Script
-from fabrictwin.workload.layers.roofline import Cost, Roofline
+from fabrictwin.workload.layers.roofline import AttentionKernel, Cost, Roofline
 from fabrictwin.workload.layers.state_space import MambaBlock
 from fabrictwin.workload.layers.transformer import Ends
 
@@ -47,8 +47,9 @@ class Segments:
             job.hardware.gpu,
             precision or training.precision,
             scaling=training.scaling,
-            flash_flops_per_s=training.attention_throughput,
-            flash_backward_flops_per_s=training.attention_backward_throughput,
+            attention=AttentionKernel(
+                training.attention, training.attention_throughput, training.attention_backward_throughput
+            ),
             share=job.compute_share,
             eager_share=training.eager_share,
         ).with_products(training.product_share)

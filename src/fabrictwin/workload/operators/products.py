@@ -8,7 +8,7 @@ result over the data sheet's rate. Linear layers in fp8 and fp4 cast their input
 
 The constants are those of a library on a GPU in a type; peak, SMs and memory are the data sheet's, so that they
 carry to a GPU of which nothing was measured. Misaligned shapes are not modelled: all n and k of the measurements
-are multiples of 32.
+are multiples of 32 (training has what they lose, `layers/roofline.py`).
 """
 
 from __future__ import annotations

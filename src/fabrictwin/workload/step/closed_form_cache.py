@@ -50,7 +50,12 @@ def key_of(job: Job) -> tuple[object, ...]:
     return (
         *(job.hardware.gpu, job.shape, training.precision, training.scaling, training.recompute),
         training.recompute_ends_early,
-        *(training.attention_throughput, training.attention_backward_throughput, job.compute_share),
+        *(
+            training.attention,
+            training.attention_throughput,
+            training.attention_backward_throughput,
+            job.compute_share,
+        ),
         *(training.eager_share, training.product_share, training.wide_layers),
         *(training.kernels, training.host),
     )
