@@ -5,6 +5,7 @@ All markup stands in `templates/`, where Jinja2 escapes what it is given; here i
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from fabrictwin.base.units import format_rate, format_size, format_time
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 COLOURS = ("--compute", "--dp", "--tp", "--better", "--optimizer", "--pp", "--ep", "--other")
+BESIDE = "--ink"  # of a dashed line, which is about the others
 
 _WIDE, _TALL = 560, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 28, 12, 44
@@ -148,17 +150,18 @@ def lines(series: Sequence[Series], x: Axis, y: Axis, *, label: str) -> Chart | 
         return None
     across = _Scale.over([p[0] for p in points], x, _LEFT, _WIDE - _RIGHT)
     up = _Scale.over([p[1] for p in points], y, _TALL - _BOTTOM, _TOP, margin=True)
+    solid = itertools.cycle(COLOURS)
     return _frame(label, x, y, across, up) | {
         "series": [
             {
                 "name": one.name,
-                "colour": COLOURS[i % len(COLOURS)],
+                "colour": BESIDE if one.dashed else next(solid),
                 "dashed": one.dashed,
                 "points": [
                     (across.at(px), up.at(py), f"{one.name}: {_number(px)}, {py:.6g}") for px, py in one.points
                 ],
             }
-            for i, one in enumerate(series)
+            for one in series
         ]
     }
 
