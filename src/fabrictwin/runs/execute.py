@@ -295,10 +295,13 @@ def predict(
 
 def _repeat_note(engine: Engine) -> list[str]:
     """Say what of a run was not played because it had been before."""
-    share = 0.0 if engine.packets is None else engine.packets.repeated()
-    if not share:
+    if engine.packets is None:
         return []
-    return [f"{share:.1%} of packet-hops repeat communications inside hosts that were played before"]
+    shares = {
+        "repeat communications inside hosts that were played before": engine.packets.repeated(),
+        "repeat the packets before them, in long transfers": engine.packets.fast_forwarded(),
+    }
+    return [f"{share:.1%} of packet-hops {which}" for which, share in shares.items() if share]
 
 
 def _gains(spec: Spec, twin: Twin) -> tuple[Gain, ...]:

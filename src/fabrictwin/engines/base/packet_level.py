@@ -102,7 +102,11 @@ class PacketLevel(Protocol):
         ...
 
     def repeated(self) -> float:
-        """Return the share of the packet-hops so far that repeats what was played before."""
+        """Return the share of the packet-hops so far that repeats communications that were played before."""
+        ...
+
+    def fast_forwarded(self) -> float:
+        """Return the share of the packet-hops so far that was skipped, as periods of long transfers."""
         ...
 
     def port_counters(self) -> dict[str, I64]:

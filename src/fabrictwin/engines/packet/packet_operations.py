@@ -20,7 +20,7 @@ from fabrictwin.engines.base.engine import NO_COMPLETIONS, Completions
 from fabrictwin.engines.packet.communication_tasks import PlacedTasks, Routes, expand
 from fabrictwin.engines.packet.message_routes import Guide, Key, MessageRoutes, guides
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
-from fabrictwin.engines.packet.repeated_phases import RepeatedPhases, Start
+from fabrictwin.engines.packet.repetition.repeated_phases import RepeatedPhases, Start
 from fabrictwin.engines.packet.run_estimate import PacketSize, check_size
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.program.program import Communication, Operations
