@@ -49,12 +49,13 @@ SECTIONS = ("cluster", "workload", "placement", "faults", "run", "nccl")
 
 def lower_workload(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
     """The spec's workload on the hosts that its placement gives it. Raises ConfigError."""
-    from fabrictwin.workload.captured.captured_program import lower_captured
-    from fabrictwin.workload.step.training_step import lower
-
     try:
         if is_captured(spec):
+            from fabrictwin.workload.captured.captured_program import lower_captured
+
             return lower_captured(spec, blueprint, fabric)
+        from fabrictwin.workload.step.training_step import lower
+
         return lower(spec, blueprint, fabric)
     except OverflowError:
         raise spec.error("workload", "got sizes that take longer than the twin's clock can count") from None
