@@ -182,7 +182,7 @@ class Limits:
     """What a run may take: sizes that it is refused above, parts, cores. Raises ConfigError."""
 
     memory_limit_bytes: int = 4 << 30
-    packet_limit: int = 2_000_000_000  # packet-hops of one post: some minutes
+    packet_limit: int = 5_000_000_000  # packet-hops of one post: ten minutes where nothing repeats
     message_limit: int = 5_000_000  # of one post: each takes some microseconds to set up, and 300 bytes
     parts: int = 0  # of the fabric, that are played side by side; 0: by its size
     threads: int = 0  # that play parts; 0: as many as there are cores. Changes no result
