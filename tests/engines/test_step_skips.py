@@ -98,6 +98,13 @@ def test_most_of_a_long_ring_is_skipped():
     assert 0 <= error <= 0.02
 
 
+def test_what_is_computed_beside_a_ring_ends_when_it_would():
+    program = [NONE, 0, 0], [[], [0], []], [150 * US, 0, 0]
+    engine, whole = compared(boxes(24), program, [ring(24, 16)], 0.02)
+    assert engine.packets.forecast()[0] > 0.05
+    assert engine.ended_ps()[0] == whole.ended_ps()[0] == 150 * US
+
+
 def test_nothing_is_skipped_where_no_error_is_allowed():
     engine = played(boxes(20), ([0], [[]], [0]), [ring(20, 60, 2)])
     assert engine.fast_forward.steps is None

@@ -180,10 +180,12 @@ def _move_events(state: State, steps: Steps, by: int, later_ps: int) -> None:
     lanes = state.lane_time[: int(state.clock[0].lanes)]
     lanes[lanes < 1 << 61] += later_ps
     heap = state.heap[: int(state.clock[0].heap)]
-    heap.time += later_ps
-    starts = heap.what >> KIND_SHIFT == QueueEvent.TASK
+    own = ~_of_others(heap.what, steps)
+    heap.time[own] += later_ps
+    starts = own & (heap.what >> KIND_SHIFT == QueueEvent.TASK)
     task = heap.what[starts] & VALUE_MASK
     heap.what[starts] += steps.later(task, by) - task
+    heap[:] = heap[np.lexsort((heap.sequence, heap.time))]
 
 
 def _move_packets(state: State, steps: Steps, by: int, moved: I64, later_ps: int) -> None:
@@ -224,12 +226,16 @@ def _move_tasks(state: State, steps: Steps, by: int, later_ps: int) -> None:
     state.clock[0].open -= int(ended.sum())
 
 
-def other_tasks_ps(state: State, steps: Steps) -> int:
-    """Return when the first task begins or ends that is none of a communication's; far off where there is none."""
+def _of_others(what: I64, steps: Steps) -> Any:
+    """Tell which events are tasks of others than a communication, or timers that its packets do not set."""
     from fabrictwin.kernel.packet.events import KIND_SHIFT, VALUE_MASK, QueueEvent
 
-    heap = state.heap[: int(state.clock[0].heap)]
-    kind, at = heap.what >> KIND_SHIFT, (heap.what & VALUE_MASK) - steps.first
+    kind, at = what >> KIND_SHIFT, (what & VALUE_MASK) - steps.first
     others = (kind == QueueEvent.TASK) & ((at < 0) | (at >= len(steps.row)))
-    others |= (kind >= QueueEvent.PAUSE_END) & (kind != QueueEvent.RTO)
-    return int(heap.time[others].min(initial=1 << 61))
+    return others | ((kind >= QueueEvent.PAUSE_END) & (kind != QueueEvent.RTO))
+
+
+def other_tasks_ps(state: State, steps: Steps) -> int:
+    """Return when the first task begins or ends that is none of a communication's; far off where there is none."""
+    heap = state.heap[: int(state.clock[0].heap)]
+    return int(heap.time[_of_others(heap.what, steps)].min(initial=1 << 61))
