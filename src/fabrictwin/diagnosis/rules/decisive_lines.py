@@ -61,7 +61,7 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
 
 def _excused(name: str, seen: set[str]) -> bool:
     """Return true for a cause that follows from one that is none to mend."""
-    return any(one in seen and CAUSES[one].severity == Severity.NOTE for one in CAUSES[name].follows if one != "*")
+    return any(one in seen and CAUSES[one].severity == Severity.NOTE for one in CAUSES[name].follows if one in CAUSES)
 
 
 def _sure(fact: Fact) -> float:
