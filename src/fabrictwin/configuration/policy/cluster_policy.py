@@ -90,8 +90,8 @@ def switches(planned: Planned, os: str) -> dict[str, Switch]:
             )
         if os == "nvue" and not box.chip.startswith("spectrum"):
             raise ConfigError(
-                f"got --for nvue for switch {site.name} of chip {box.chip}, expected sonic: Cumulus Linux 5 runs on "
-                "Spectrum alone",
+                f"got --for nvue for switch {site.name} of chip {box.chip}, expected sonic: Cumulus Linux 5 runs "
+                "on Spectrum alone",
                 key="--for",
             )
         found[site.name] = switch(
