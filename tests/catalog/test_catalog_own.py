@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from support.clusters import blueprint
 from support.edits import each
+from support.own_catalog import own_catalog
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
@@ -24,18 +26,9 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "catalog"
 
 
 @pytest.fixture
-def use(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
-    def forget() -> None:
-        answers._kind.cache_clear()
-        answers.sources.cache_clear()
-
-    def of(folder: Path) -> None:
-        monkeypatch.setenv(answers.FOLDER, str(folder))
-        forget()
-
-    yield of
-    monkeypatch.undo()
-    forget()
+def use() -> Iterator[Callable[[Path], None]]:
+    with ExitStack() as folders:
+        yield lambda folder: folders.enter_context(own_catalog(folder))
 
 
 def test_a_machine_of_another_maker_is_four_files(use: Callable[[Path], None]) -> None:

@@ -14,10 +14,11 @@ from support.nccl_machines import communicator, twin_of
 from fabrictwin.base.errors import InvariantError
 from fabrictwin.engines.channels.channel_resources import Bound, bind
 from fabrictwin.engines.channels.edge_paths import OpenConnections
+from fabrictwin.engines.channels.last_columns import LastColumns
 from fabrictwin.engines.flow.flow_engine import FlowEngine
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.fabric.memory_paths import PathFinder
-from fabrictwin.kernel.flow.sums import loaded_rates, sum_by
+from fabrictwin.kernel.flow.sums import add_up, loaded_rates, places_by
 from fabrictwin.nccl.lowering.lower import Lowering
 from fabrictwin.nccl.lowering.task_times import measure
 from fabrictwin.nccl.lowering.tasks import Task
@@ -121,14 +122,30 @@ entries = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7), st.integers(-
 @given(entries)
 def test_sums_by_row_and_column(drawn: list[tuple[int, int, int]]):
     row, column, value = (np.array([each[i] for each in drawn], np.int64) for i in range(3))
-    start, to_column, to_value = np.zeros(7, np.int64), np.empty(len(row), np.int32), np.empty_like(value)
-    sum_by(row, column.astype(np.int32), value, 8, start, to_column, to_value)
+    start, order, first = np.zeros(7, np.int64), np.empty(len(row), np.int32), np.empty(len(row) + 1, np.int32)
+    made = places_by(row, column.astype(np.int32), 8, start, order, first)
+    to_column, to_value = column[order[first[:made]]], np.empty(made, np.int64)
+    add_up(order, first[: made + 1], value, to_value)
     expected = np.zeros((6, 8), np.int64)
     np.add.at(expected, (row, column), value)
     for r in range(6):
         mine = slice(start[r], start[r + 1])
         assert to_column[mine].tolist() == sorted(set(column[row == r].tolist()))
         assert to_value[mine].tolist() == expected[r, to_column[mine]].tolist()
+
+
+def test_what_was_made_of_columns_is_kept_while_they_stay_the_same():
+    last, made = LastColumns(keep=True), []
+    column = np.arange(3)
+
+    def make(*columns):
+        return last.of("name", columns, lambda: made.append(len(columns)) or len(made))
+
+    assert [make(column), make(column), make(column.copy()), make(column + 1), make(column)] == [1, 1, 1, 2, 3]
+    assert [make(column, column), make(column[:2])] == [4, 5]
+    never = LastColumns(keep=False)
+    assert never.of("name", (column,), lambda: 1) == 1
+    assert never.of("name", (column,), lambda: 2) == 2
 
 
 def test_edges_at_work_together_share_their_links():

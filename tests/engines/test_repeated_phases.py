@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.clusters import blueprint
+from support import packet_runs
+from support.packet_runs import US, begins_after, results, two_hosts
 from support.programs import operations
 
 from fabrictwin.base.grouped import grouped
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.packet.packet_engine import PacketEngine
 from fabrictwin.engines.packet.packet_options import options_with
-from fabrictwin.engines.packet.program_front import ProgramFront
+from fabrictwin.engines.packet.repetition.program_front import ProgramFront
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.program import collectives
-from fabrictwin.twin import Twin
 
-US = 1_000_000
 KIB = 1 << 10
-
-
-@cache
-def two_hosts(technology: str):
-    return Twin(
-        blueprint(2, technology=technology, switch={"infiniband": "qm8700", "ethernet": "spectrum-4"}[technology])
-    )
-
-
-def begins_after(communication, base_ps: int = 2 * US):
-    """A kernel's start, as a step's communications have it."""
-    return grouped(communication, {"base_ps": base_ps})
 
 
 COMMUNICATIONS = [
@@ -46,22 +31,7 @@ COMMUNICATIONS = [
 
 
 def played(twin, program, communications=COMMUNICATIONS, **options) -> PacketEngine:
-    engine = PacketEngine(twin.fabric, twin.routes, options_with(**options))
-    engine.post(operations(*program), communications, twin.fabric.gpu_node)
-    engine.advance()
-    return engine
-
-
-def results(engine: PacketEngine) -> dict[str, list[int]]:
-    """Return everything that a run says of itself."""
-    found = {"started": engine.started_ps().tolist(), "ended": engine.ended_ps().tolist()}
-    totals = engine.packets.totals()
-    found |= {"created": [totals.created], "hops": [totals.hops]}
-    qp = engine.network.machine.state.qp[: engine.network.machine.queue_pairs]
-    found |= {name: qp[name].tolist() for name in ("una", "expected", "in_memory", "next_psn")}
-    clock = engine.network.machine.state.clock[0]
-    found |= {name: [int(clock[name])] for name in ("delivered", "payload_delivered", "dropped", "open")}
-    return found | {name: counts.tolist() for name, counts in engine.packets.port_counters().items()}
+    return packet_runs.played(twin, program, communications, **options)
 
 
 @st.composite

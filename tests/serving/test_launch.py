@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,12 @@ from fabrictwin.serving.config.server import serving_section
 from fabrictwin.serving.launch.check import Check, check
 from fabrictwin.serving.launch.command_line import commands, read_launch
 from fabrictwin.serving.launch.container import read_containers
+from fabrictwin.serving.launch.options import options
 from fabrictwin.serving.launch.recipe import recipe
+from fabrictwin.serving.scheduler.release import NAMES
 
 LAUNCH = Path(__file__).parents[2] / "examples/launch"
+SUPPORT = Path(__file__).parents[1] / "support"
 
 
 def cluster(**edits: Any) -> Spec:
@@ -81,13 +86,71 @@ def test_options_become_settings() -> None:
         ("vllm serve m --tensor-paralel-size 2", "unrecognized arguments: --tensor-paralel-size, did you mean"),
         ("vllm serve m -tp two", "argument --tensor-parallel-size: invalid value: 'two'"),
         ("vllm serve m -tp", "argument --tensor-parallel-size: expected one argument"),
-        ("vllm serve m --enable-lora", "--enable-lora, which is not modelled"),
+        ("vllm serve m --enable-lora", "--enable-lora: LoRA is not modelled"),
+        (
+            "vllm serve m --scheduling-policy lifo",
+            r"--scheduling-policy: invalid choice: 'lifo' \(choose from 'fcfs'",
+        ),
+        ("vllm serve m --enforce-eager=True", "--enforce-eager: ignored explicit argument 'True'"),
+        ("vllm serve m --swap-space 4", r"unrecognized arguments: --swap-space \(vLLM 0.12, 0.15 has it\)"),
         ("vllm serve 'm", "expected a shell command: No closing quotation"),
     ],
 )
 def test_what_is_no_launch(text: str, error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         read_launch(text)
+
+
+LINES = [
+    line.split(" ", 1)
+    for line in (Path(__file__).parent / "decisions/command_lines.txt").read_text().splitlines()
+    if line[0] != "#"
+]
+
+
+@pytest.mark.parametrize(("answers", "line"), LINES)
+def test_lines_are_taken_where_the_releases_parser_takes_them(answers: str, line: str) -> None:
+    found = ""
+    for release in NAMES:
+        try:
+            read_launch(f"vllm serve {line}", release=release)
+            found += "y"
+        except ConfigError:
+            found += "n"
+    assert found == answers
+
+
+@pytest.mark.slow
+def test_options_and_lines_are_the_real_parsers() -> None:
+    """`VLLM_PYTHON` and `VLLM_SOURCES` as for the scheduler's decisions."""
+    python, sources = os.environ.get("VLLM_PYTHON"), os.environ.get("VLLM_SOURCES")
+    if not python or not sources:
+        pytest.skip("needs VLLM_PYTHON and VLLM_SOURCES")
+    for source in sources.split(os.pathsep):
+        version = next(Path(source).glob("vllm-*.dist-info")).name.split("-")[1]
+        release = ".".join(version.split(".")[:2])
+
+        def ask(what: str, text: str = "", source: str = source) -> str:
+            command = [python, str(SUPPORT / "vllm_parser.py"), source, what]
+            return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+
+        own = {option.name: option.takes for option in options(release).values()}
+        assert own == json.loads(ask("options").splitlines()[-1]), version
+        answers = ask("lines", "\n".join(line for _, line in LINES)).splitlines()[-1]
+        assert answers == "".join(found[NAMES.index(release)] for found, _ in LINES), version
+
+
+def test_what_is_not_modelled_is_told() -> None:
+    found = judged(
+        "vllm serve m -tp 8 --enable-eplb -O3 --no-enable-dbo --max-model-len 8192 "
+        """--limit-mm-per-prompt '{"image": 0}' --api-server-count 4"""
+    )
+    assert said(found, "left out").splitlines() == [
+        "--limit-mm-per-prompt: multimodal input",
+        "--enable-eplb: experts that move",
+        "--optimization-level: another way to compile and capture",
+    ]
+    assert found.prediction is not None
 
 
 def test_the_guides_example_goes_over_rdma_and_in_containers_over_sockets() -> None:
@@ -128,7 +191,6 @@ RAY = "ray start --head\nray start --address=a:6379\n"
         ("vllm serve m -tp 8 --max-model-len 100m", "max_model_len: got 100000000: one request needs"),
         ("vllm serve m", "no memory is left for KV blocks"),
         ("vllm serve m -tp 8 --enable-expert-parallel", "enable_expert_parallel: got true, and .* has no experts"),
-        ("vllm serve m -tp 8 --scheduling-policy lifo", "scheduling_policy"),
     ],
 )
 def test_what_vllm_refuses(text: str, reason: str) -> None:

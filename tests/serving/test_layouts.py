@@ -15,7 +15,7 @@ import pytest
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import load_spec
 from fabrictwin.nccl.settings.settings import read_settings
-from fabrictwin.serving.config.layout import flag_time_us, machine
+from fabrictwin.serving.config.layout import machine, put_time_us
 from fabrictwin.serving.config.server import server, serving_section
 from fabrictwin.serving.network.exchange import between_hosts, exchange, to_fellows
 from fabrictwin.serving.network.nccl_times import NcclTimes, SendTimes
@@ -121,13 +121,14 @@ def low_latency(hosts: int, hidden: int = 7168, top_k: int = 8, experts: int = 2
     nodes = twin(hosts).fabric.gpu_node
     way = exchange(twin(hosts), *between_hosts(twin(hosts), nodes))
     spec = load_spec("-", io.StringIO(spec_text({}, hosts=hosts)))
-    return DeepEp(
-        len(nodes), 8, "nvlink4", "low latency", Tokens(hidden, top_k, experts), way, flag_time_us(machine(spec))
-    )
+    put_us, inside = put_time_us(machine(spec)), exchange(twin(hosts), nodes[:1], nodes[1:2]).latency_us
+    assert put_us is not None
+    tokens = Tokens(hidden, top_k, experts)
+    return DeepEp(len(nodes), 8, "nvlink4", "low latency", tokens, way, put_us, inside)
 
 
 def test_low_latency_deepep_on_two_nodes_is_as_long_as_measured(shared: Path) -> None:
-    """Nothing was fitted to calls between nodes: bytes, rails, and the largest of random loads."""
+    """Nothing was fitted to calls between nodes: bytes, rails, the largest of random loads, a flag behind them."""
     calls, errors = {}, {"dispatch": [], "combine": []}
     with open(shared / "validation/serving/aic_deepep.csv") as stream:
         for row in csv.DictReader(stream):
@@ -138,9 +139,8 @@ def test_low_latency_deepep_on_two_nodes_is_as_long_as_measured(shared: Path) ->
             for call, found in errors.items():
                 found.append(one.time_us(call, int(row["num_token"])) / float(row[f"{call}_avg_t_us"]) - 1)
     assert len(errors["dispatch"]) >= 20
-    assert np.abs(errors["dispatch"]).max() < 0.15
-    assert np.median(np.abs(errors["dispatch"])) < 0.05
-    assert np.median(np.abs(errors["combine"])) < 0.15  # up to 24 tokens a rank it is 9 us too short
+    assert np.abs([errors["dispatch"], errors["combine"]]).max() < 0.15
+    assert np.median(np.abs([errors["dispatch"], errors["combine"]])) < 0.06
 
 
 def test_more_nodes_send_more_of_each_token_over_the_network() -> None:

@@ -213,6 +213,8 @@ def test_a_bound_is_the_passes_and_the_optimizer_behind_them(monkeypatch, apart)
         _played=lambda first, messages: (None, end, 50.0) if first.shape == (4, 1) and not first.any() else None,
         _last_stages=[0, 1, 3], context=None, training=Record(overlap=Record(optimizer=apart)),
     )  # fmt: skip
+    made.optimizers_ps = ClosedForm.optimizers_ps.func(made)
+    assert made.optimizers_ps[2] == 0  # never last
     ends = {s: end[:, s].max() for s in (0, 1, 3)}
     assert ClosedForm.bound_ps(made) == 50 + max(ends[s] + (0 if apart else 100 * (4 - s) + 1) for s in ends)
 
@@ -250,7 +252,7 @@ def test_equal_layers_beyond_a_few_are_extrapolated(sharded, reduced, odd, count
 
     loads = tuple(range(count)) if odd else (1,) * count
     made = Record(
-        _chunk_kind=lambda s, chunk: _ChunkKind(True, True, count, loads), _layout_key=("key",), offsets=[0],
+        _chunk_kind=lambda s, chunk: _ChunkKind(True, True, count, loads), layout_key=("key",), offsets=[0],
         times=Record(passes={}), context=Record(sharded=sharded, reduced=reduced), _timed=time,
         training=Record(sharding=Record(prefetch=2)), segments=Record(of=lambda s, chunk: list(range(count + 2))),
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace as Record
 
 import numpy as np
@@ -350,7 +351,18 @@ GATHER = Collective("tp", "all_gather", 1000)  # 750
     ],
 )
 def test_a_script_takes_at_least_its_longest_chain(items, least):
-    assert lower_bound._least_ps(script(*items), bounded(), 50, STEPS) == pytest.approx(least)
+    price = partial(lower_bound._price_ps, job=bounded(), steps=STEPS)
+    assert lower_bound._least_ps(script(*items), 50, price) == pytest.approx(least)
+
+
+def test_loads_stand_for_those_of_layers_that_have_no_less():
+    levels, which = lower_bound._levels((0.0, 1.5, 1.25, 1.75, *(2 + i / 8 for i in range(16))))
+    assert levels[:3] == (0.0, 1.25, 1.75)
+    assert len(levels) == 1 + lower_bound._LEVELS
+    assert which[:4].tolist() == [0, 1, 1, 2]
+    loads = np.array([0.0, 1.5, 1.25, 1.75, *(2 + i / 8 for i in range(16))])
+    assert (np.array(levels)[which] <= loads).all()
+    assert lower_bound._levels((0.0, 0.0))[0] == (0.0,)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])

@@ -9,7 +9,7 @@ import pytest
 from fabrictwin.workload.layers import flash_attention as flash
 from fabrictwin.workload.layers.number_formats import format_of
 from fabrictwin.workload.layers.pass_script import Collective, Script
-from fabrictwin.workload.layers.roofline import NOTHING, Cost, Heads, Roofline
+from fabrictwin.workload.layers.roofline import NOTHING, AttentionKernel, Cost, Heads, Roofline
 from fabrictwin.workload.model.model_blocks import Experts, Latent, Linear, Mamba
 from fabrictwin.workload.model.model_sizes import Model
 
@@ -192,8 +192,8 @@ def test_a_product_takes_its_flops_or_its_bytes_or_its_launch():
     # one row: as many bytes as there are weights, and no more FLOPs than 2 of each
     thin = roof.gemm(1, 65536, 65536)
     assert thin.ps == pytest.approx((2 * (65536 + 65536 * 65536) + 2 * 65536) / per_ps, rel=1e-9)
-    summed = roof.gemm(1, 65536, 8, accumulate=True)
-    assert summed.ps == max(launch, (2 * (8 + 8 * 65536) + 8 * 65536) / per_ps)
+    summed = roof.gemm(8, 65536, 1, accumulate=True)
+    assert summed.ps == max(launch, (2 * (8 + 65536) + 8 * 8 * 65536) / per_ps)
     assert roof.gemm(1, 1, 1) == Cost(launch, 1)
 
 
@@ -224,7 +224,7 @@ def test_formats(precision, scaling, operand, cast, alone):
 
 
 def test_flash_attention_sees_half_of_the_products_or_a_window():
-    roof = Roofline("h100-sxm", "bf16", flash_flops_per_s=4e14)
+    roof = Roofline("h100-sxm", "bf16", attention=AttentionKernel("flash", 4e14))
     heads = Heads(16, 128)
     whole = roof.flash_attention(4, heads, 8192, "f")
     assert whole.ps == pytest.approx(2 * 4 * 16 * 8192**2 / 2 * 256 / 4e14 * 1e12)
@@ -237,7 +237,7 @@ def test_flash_attention_sees_half_of_the_products_or_a_window():
     assert roof.flash_attention(4, heads, 8192, "f", block=2048).ps == pytest.approx(whole.ps * 333 / 298)
     back = roof.flash_attention(4, heads, 8192, "b")
     assert back.ps == pytest.approx(whole.ps * 2.5 / (318 / 370))
-    own = Roofline("h100-sxm", "bf16", flash_flops_per_s=4e14, flash_backward_flops_per_s=3e14)
+    own = Roofline("h100-sxm", "bf16", attention=AttentionKernel("flash", 4e14, 3e14))
     assert own.flash_attention(4, heads, 8192, "b").ps == pytest.approx(whole.ps * 2.5 * 4 / 3)
     assert (heads.width, Heads(1, 128, 64).width) == (256, 192)
     assert roof.flash_attention(1, Heads(1, 128), 16, "f") == Cost(roof._launch_ps, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,13 +27,14 @@ from fabrictwin.runs.execute import predict
 from fabrictwin.runs.layout_plan import plan, plan_data, plan_text, with_layout
 from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.workload.job.nccl_communications import library_of
+from fabrictwin.workload.layers.pass_script import Script
 from fabrictwin.workload.memory.gpu_memory import memory
 from fabrictwin.workload.memory.memory_inputs import memory_inputs_of
 from fabrictwin.workload.search.layout_search import Search, divisors
-from fabrictwin.workload.search.lower_bound import lower_bound_ps
+from fabrictwin.workload.search.lower_bound import LowerBounds, lower_bound_ps
 from fabrictwin.workload.step.closed_form import ClosedForm
 from fabrictwin.workload.step.communication_times import CommunicationTimes
-from fabrictwin.workload.step.pipeline_schedule import order_of
+from fabrictwin.workload.step.pipeline_schedule import columns_of, order_of
 from fabrictwin.workload.step.training_step import build_program, check
 
 SPARSE = {
@@ -177,8 +179,59 @@ def test_no_step_is_faster_than_its_lower_bounds(training):
     job, nodes = check(of, blueprint, twin.fabric)
     times = CommunicationTimes(twin.fabric, nodes)
     closed, bound = ClosedForm(job, times).estimate().step_ps, ClosedForm(job, times).bound_ps()
-    assert 0.3 * closed < lower_bound_ps(job) <= bound * 1.0001
+    closer = LowerBounds().closer(job, ClosedForm(job, times))
+    assert 0.3 * closed < lower_bound_ps(job) <= closer * 1.0001
+    assert closer <= bound * 1.0001
     assert bound <= closed * 1.0001
+
+
+@pytest.mark.parametrize("imbalance", [0.0, 0.3])
+@pytest.mark.parametrize("parallel", [{"ep": 8}, {"tp": 2, "ep": 4, "pp": 2, "vp": 3, "expert_tp": 1}])
+def test_bounds_of_uneven_experts_come_closer(parallel, imbalance):
+    of = spec(
+        model=SPARSE, parallel=parallel, sequence_parallel="tp" in parallel, routing={"imbalance": imbalance}
+    )
+    blueprint = build(of.cluster, spec=of)
+    twin = make_twin(of, blueprint)
+    job, nodes = check(of, blueprint, twin.fabric)
+    times = CommunicationTimes(twin.fabric, nodes, library_of(of, blueprint, twin.fabric, nodes))
+    bounds, closed = LowerBounds(in_switch=True), ClosedForm(job, times)
+    bound = closed.bound_ps()
+    assert bounds.of(job) < 0.97 * bounds.closer(job, closed)
+    assert 0.9 * bound < bounds.closer(job, closed) <= bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"parallel": {"tp": 8, "pp": 2, "cp": 2}, "sequence_parallel": True, "overlap": True},
+        {"parallel": {"tp": 2, "pp": 4, "schedule": "zero-bubble"}},
+        {"model": SPARSE, "parallel": {"ep": 8}, "recompute": "full", "overlap": True},
+        {"parallel": {"tp": 2}, "sharding": "fsdp", "overlap": True},
+    ],
+)
+def test_scripts_that_are_added_up_once_take_what_their_items_take(training):
+    of = spec(**training)
+    blueprint = build(of.cluster, spec=of)
+    twin = make_twin(of, blueprint)
+    job, nodes = check(of, blueprint, twin.fabric)
+    closed = ClosedForm(job, CommunicationTimes(twin.fabric, nodes))
+    fixed = closed.segments.of(0, 0)
+    plain = [
+        replace(one, **{way: Script(getattr(one, way).items) for way in ("forward", "backward")}) for one in fixed
+    ]
+    assert any(len(one.backward.joined) < len(one.backward.items) for one in fixed)
+    for kind in closed.kinds:
+        took = closed._timed(closed.stages[0], kind, fixed, mark=True)
+        assert took == closed._timed(closed.stages[0], kind, plain, mark=True)
+        assert took.took > 0
+
+
+@given(st.sampled_from(["1f1b", "gpipe", "zero-bubble"]), st.integers(1, 5), st.integers(1, 4), st.integers(1, 4))
+def test_columns_of_a_schedule_are_its_tasks(schedule, stages, chunks, groups):
+    for stage in range(stages):
+        asked = schedule, stage, stages, chunks, groups * stages
+        assert columns_of(*asked).T.tolist() == [list(task) for task in order_of(*asked)]
 
 
 def test_parts_of_an_estimate_add_up():

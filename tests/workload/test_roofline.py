@@ -23,7 +23,7 @@ from fabrictwin.workload.layers.attention import AttentionBlock
 from fabrictwin.workload.layers.feedforward import MlpBlock
 from fabrictwin.workload.layers.number_formats import format_of
 from fabrictwin.workload.layers.pass_script import Compute, Start, Wait
-from fabrictwin.workload.layers.roofline import Cost, Heads, Roofline, gemm_flops_per_s
+from fabrictwin.workload.layers.roofline import AttentionKernel, Cost, Heads, Roofline, gemm_flops_per_s
 from fabrictwin.workload.layers.state_space import MambaBlock
 from fabrictwin.workload.layers.transformer import Shape
 from fabrictwin.workload.model.huggingface_families import read_model
@@ -69,7 +69,7 @@ def test_attention_reaches_less_on_short_sequences():
 
 
 def test_a_throughput_of_its_own_for_backward():
-    roof = Roofline("h100-sxm", "bf16", flash_flops_per_s=400e12, flash_backward_flops_per_s=100e12)
+    roof = Roofline("h100-sxm", "bf16", attention=AttentionKernel("flash", 400e12, 100e12))
     forward, backward = (roof.flash_attention(1, Heads(8, 128), 8192, part) for part in ("f", "b"))
     assert backward.ps / forward.ps == pytest.approx(2.5 * 4)
 

@@ -33,6 +33,7 @@ class Nic(Entry):
     dma_write: Figure[Duration]
     max_outstanding_reads: Figure[Count]
     mtu: Figure[Size]
+    device_put: Figure[Duration] | None = None  # none: no kernel of a GPU can post to it
     transport: Literal["verbs", "srd"] = (
         "verbs"  # srd: packets sprayed over paths, delivered out of order, no pauses
     )

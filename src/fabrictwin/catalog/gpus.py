@@ -62,6 +62,18 @@ class Attention(Model):
     sequence: Figure[Count]
 
 
+class Misaligned(Model):
+    """What products in 16 bits keep of their rates where a row of a matrix is no multiple of 16 bytes.
+
+    Of sides that are even, and of odd ones: of the products' throughput, and of the memory's rate.
+    """
+
+    even_products: Figure[Ratio]
+    even_memory: Figure[Ratio]
+    odd_products: Figure[Ratio]
+    odd_memory: Figure[Ratio]
+
+
 class Gpu(Entry):
     """A GPU. `peak_flops` is dense, by precision; `gemm` and `attention` are what was measured of it."""
 
@@ -78,7 +90,8 @@ class Gpu(Entry):
     pcie_lanes: Figure[Count]
     kernel_launch: Figure[Duration]
     gemm: dict[str, GemmTable]
-    attention: dict[Literal["flash", "materialised"], Attention]
+    misaligned: Misaligned | None = None  # None: unmeasured
+    attention: dict[Literal["flash", "cudnn", "materialised"], Attention]
     exponentials: Figure[Flops] | None = None  # of the special function units, e^x counted as one
     # times of a product over that of the tables, where a step does not run what was measured: in fp8 with full
     # sums (the tables' are cut short) or a scale for every block (the tables' have one), in fp4 as Transformer

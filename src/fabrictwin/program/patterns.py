@@ -34,6 +34,8 @@ Left out: slices within a step (NCCL forwards the first half of a ring step befo
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -121,8 +123,22 @@ def _shard_index(channels: Channels, seats: _Seats) -> I64:
     return index
 
 
+_last: tuple[Callable[[], Channels | None], Edges] | None = None
+
+
 def edges(channels: Channels) -> Edges:
-    """Every directed edge of every channel and its bytes in one execution of the channel."""
+    """Every directed edge of every channel and its bytes in one execution of the channel.
+
+    Those of the channels asked about last are kept: who lowers a communication and who binds it ask both.
+    """
+    global _last
+    known = _last
+    if known is None or known[0]() is not channels:
+        _last = known = weakref.ref(channels), _edges(channels)
+    return known[1]
+
+
+def _edges(channels: Channels) -> Edges:
     seats = _seats(channels)
     rows = np.arange(len(channels.ranks))
     pattern = channels.pattern[seats.channel]

@@ -102,7 +102,20 @@ class PacketLevel(Protocol):
         ...
 
     def repeated(self) -> float:
-        """Return the share of the packet-hops so far that repeats what was played before."""
+        """Return the share of the packet-hops so far that repeats communications that were played before."""
+        ...
+
+    def fast_forwarded(self) -> float:
+        """Return the share of the packet-hops so far that was skipped, as periods of long transfers."""
+        ...
+
+    @property
+    def skip_error(self) -> float:
+        """Share of the time that skipping steady steps may move it by; 0: none are skipped."""
+        ...
+
+    def forecast(self) -> tuple[float, float]:
+        """Return (share of the packet-hops that was skipped as steady steps, the error of the time so far)."""
         ...
 
     def port_counters(self) -> dict[str, I64]:

@@ -18,6 +18,7 @@ from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.channels.channel_contention import Alone, loops, meeting
 from fabrictwin.engines.channels.connection_paths import Uses, memory_and_cores
 from fabrictwin.engines.channels.edge_paths import OpenConnections, join
+from fabrictwin.engines.channels.last_columns import LastColumns
 from fabrictwin.engines.channels.pipeline_latency import (
     Beyond,
     CriticalPaths,
@@ -169,14 +170,16 @@ def bind(
     found, beside, how = connections.paths(communications, edges, rank_node)
     columns = _Columns.of(communications, edges, how)
     channel, channels = columns.channel, columns.channels
-    edge_ps, criticals, beyond = _on_the_way(communications, edges, columns, found, how, fabric)
+    edge_ps, criticals, beyond = _on_the_way(communications, edges, columns, found, how, connections)
     total = np.bincount(channel, weights=edge_ps, minlength=channels)
     batches = columns.batches()
-    uses = [_uses(columns, batch, found, beside, fabric) for batch in batches]
+    uses = [_uses(columns, batch, found, beside, connections) for batch in batches]
     use_start, use_resource, use_coefficient = _in_one(uses)
     port_start, port, port_bytes = np.zeros(channels + 1, np.int64), found.port[:0], columns.size[:0]
     if counted:
-        port_start, port, port_bytes = _in_one([_counts(columns, batch, found) for batch in batches])
+        port_start, port, port_bytes = _in_one(
+            [_counts(columns, batch, found, connections.last) for batch in batches]
+        )
     bound = Bound(
         communication=np.repeat(np.arange(len(communications), dtype=np.int32), np.diff(columns.first)),
         size_bytes=columns.flow_bytes,
@@ -203,16 +206,18 @@ def _on_the_way(
     columns: _Columns,
     found: EndToEnd,
     how: Connections,
-    fabric: Fabric,
+    connections: OpenConnections,
 ) -> tuple[I64, tuple[CriticalPaths, ...], list[Beyond]]:
     """([E] latency, software's cost of a step included; critical paths, and what they mean, of communications)."""
     each = list(zip(communications, edges, columns.first[:-1].tolist(), strict=True))
-    alone, weight = edge_rates(found, fabric, len(columns.size)), columns.on_wire * columns.drag
+    fabric, last, weight = connections.fabric, connections.last, columns.on_wire * columns.drag
+    uses = found.edge, found.port, found.share
+    alone = last.of("alone", uses, lambda: edge_rates(found, fabric, len(columns.size)))
     piece = join([pieces(c.channels)[e.channel] for c, e, _ in each], np.int64)
     wired = np.rint(piece * columns.on_wire).astype(np.int64)
     edge_ps = found.latency_ps + how.cost_ps + packet_tail_ps(found, fabric, wired, alone)
     together = join([at_once(c.channels, e) + 2 * first for c, e, first in each], np.int64)
-    edge_rate = loaded_rates(found, fabric, together) / weight
+    edge_rate = last.of("loaded", (*uses, together), lambda: loaded_rates(found, fabric, together)) / weight
     criticals, beyond = [], []
     for i, (communication, mine, first) in enumerate(each):
         costs = communication.costs
@@ -240,36 +245,59 @@ def _on_the_way(
     return edge_ps, tuple(criticals), beyond
 
 
+@dataclass(frozen=True)
+class _Users:
+    """Uses of a batch, by kind: of ports, at either end of a network edge, of memory and cores."""
+
+    ports: slice  # of the uses of ports
+    leaves: I64  # edges
+    enters: I64
+    others: I64  # of the uses beside
+    channel: I64  # of each use, of the batch's
+    resource: I32
+
+    @classmethod
+    def of(cls, channel: I64, batch: _Batch, found: EndToEnd, beside: Uses, fabric: Fabric) -> _Users:
+        ports, edges = batch.of_uses(found), slice(batch.edge, batch.edge_end)
+        leaves = batch.edge + np.flatnonzero(found.source_nic[edges] != NONE)
+        enters = batch.edge + np.flatnonzero(found.destination_nic[edges] != NONE)
+        others = np.flatnonzero((beside.edge >= batch.edge) & (beside.edge < batch.edge_end))
+        users = np.concatenate([found.edge[ports], leaves, enters, beside.edge[others]])
+        resource = np.concatenate(
+            [
+                found.port[ports],
+                fabric.ports + found.source_nic[leaves],
+                fabric.ports + found.destination_nic[enters],
+                beside.resource[others],
+            ]
+        )
+        return cls(ports, leaves, enters, others, channel[users] - batch.channel, resource)
+
+
 def _uses(
-    columns: _Columns, batch: _Batch, found: EndToEnd, beside: Uses, fabric: Fabric
+    columns: _Columns, batch: _Batch, found: EndToEnd, beside: Uses, connections: OpenConnections
 ) -> tuple[I64, I32, np.ndarray]:
     """Ports by their share of each edge, the message engine at either end of a network edge, memory and cores."""
-    channel, ratio, on_wire = columns.channel, columns.ratio, columns.on_wire
-    ports, edges = batch.of_uses(found), slice(batch.edge, batch.edge_end)
-    leaves = batch.edge + np.flatnonzero(found.source_nic[edges] != NONE)
-    enters = batch.edge + np.flatnonzero(found.destination_nic[edges] != NONE)
-    others = np.flatnonzero((beside.edge >= batch.edge) & (beside.edge < batch.edge_end))
-    edge, other = found.edge[ports], beside.edge[others]
-    use_channel = np.concatenate([channel[edge], channel[leaves], channel[enters], channel[other]])
-    resource = np.concatenate(
-        [
-            found.port[ports],
-            fabric.ports + found.source_nic[leaves],
-            fabric.ports + found.destination_nic[enters],
-            beside.resource[others],
-        ]
+    channel, ratio = columns.channel, columns.ratio
+    users = connections.last.of(
+        "users",
+        (channel, found.edge, found.port, beside.edge, beside.resource, np.array([batch.edge, batch.edge_end])),
+        lambda: _Users.of(channel, batch, found, beside, connections.fabric),
     )
+    wired = ratio * columns.on_wire
     per_message = ratio / columns.message[channel]
     coefficient = np.concatenate(
         [
-            (ratio * on_wire * columns.drag)[edge] * found.share[ports],
-            per_message[leaves],
-            per_message[enters],
-            (ratio * on_wire)[other] * beside.amount[others],
+            (wired * columns.drag)[found.edge[users.ports]] * found.share[users.ports],
+            per_message[users.leaves],
+            per_message[users.enters],
+            wired[beside.edge[users.others]] * beside.amount[users.others],
         ]
     )
-    used = coefficient > 0
-    return _sum_by(use_channel[used] - batch.channel, resource[used], coefficient[used], batch.channels)
+    row, resource, used = users.channel, users.resource, coefficient > 0
+    if not used.all():
+        row, resource, coefficient = row[used], resource[used], coefficient[used]
+    return _sum_by(row, resource, coefficient, batch.channels, connections.last)
 
 
 def _limits(columns: _Columns, found: EndToEnd, how: Connections, fabric: Fabric) -> F64:
@@ -292,13 +320,13 @@ def _limits(columns: _Columns, found: EndToEnd, how: Connections, fabric: Fabric
     return limit
 
 
-def _counts(columns: _Columns, batch: _Batch, found: EndToEnd) -> tuple[I64, I32, np.ndarray]:
+def _counts(columns: _Columns, batch: _Batch, found: EndToEnd, last: LastColumns) -> tuple[I64, I32, np.ndarray]:
     """A CSR over channels of ports and the bytes that they carry, without a remainder."""
     ports = batch.of_uses(found)
     edge, before, share = found.edge[ports], found.before[ports], found.share[ports]
     wired = np.rint(columns.size[edge] * columns.on_wire[edge]).astype(np.int64)
     carried = np.rint((before + share) * wired).astype(np.int64) - np.rint(before * wired).astype(np.int64)
-    return _sum_by(columns.channel[edge] - batch.channel, found.port[ports], carried, batch.channels)
+    return _sum_by(columns.channel[edge] - batch.channel, found.port[ports], carried, batch.channels, last)
 
 
 def _in_one(parts: Sequence[tuple[I64, I32, np.ndarray]]) -> tuple[I64, I32, np.ndarray]:
@@ -309,11 +337,21 @@ def _in_one(parts: Sequence[tuple[I64, I32, np.ndarray]]) -> tuple[I64, I32, np.
     return start, np.concatenate([part[1] for part in parts]), np.concatenate([part[2] for part in parts])
 
 
-def _sum_by(row: I64, column: I32, value: np.ndarray, rows: int) -> tuple[I64, I32, np.ndarray]:
+def _sum_by(row: I64, column: I32, value: np.ndarray, rows: int, last: LastColumns) -> tuple[I64, I32, np.ndarray]:
     """A CSR over `rows` of the sums of `value` by (row, column), columns ascending."""
-    from fabrictwin.kernel.flow.sums import sum_by
+    from fabrictwin.kernel.flow import sums
 
-    start, to_column, to_value = np.zeros(rows + 1, np.int64), np.empty(len(row), np.int32), np.empty_like(value)
-    sum_by(row, column, value, int(column.max(initial=-1)) + 1, start, to_column, to_value)
-    made = int(start[-1])
-    return start, to_column[:made].copy(), to_value[:made].copy()
+    def places() -> tuple[I64, I32, I32, I32]:
+        start, order, first = (
+            np.zeros(rows + 1, np.int64),
+            np.empty(len(row), np.int32),
+            np.empty(len(row) + 1, np.int32),
+        )
+        made = sums.places_by(row, column, int(column.max(initial=-1)) + 1, start, order, first)
+        first = first[: made + 1].copy()
+        return start, order, first, column[order[first[:-1]]]
+
+    start, order, first, to_column = last.of("places", (row, column), places)
+    total = np.empty(len(to_column), value.dtype)
+    sums.add_up(order, first, value, total)
+    return start, to_column, total

@@ -11,6 +11,7 @@ import numpy as np
 from fabrictwin.base.arrays import I32, starts_of
 from fabrictwin.engines.base.queue_pairs import QueuePairNumbers
 from fabrictwin.engines.channels.connection_paths import Travellers, Uses, plain, travel, travellers
+from fabrictwin.engines.channels.last_columns import LastColumns
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.fabric.memory_paths import EndToEnd, PathFinder
 from fabrictwin.program import patterns
@@ -50,6 +51,7 @@ class OpenConnections:
         self.keep = keep
         self._numbers = numbers or QueuePairNumbers(len(fabric.nic_node))
         self._known: dict[bytes, _Found] = {}
+        self.last = LastColumns(keep=keep)
 
     def over(self, finder: PathFinder) -> OpenConnections:
         """Return connections that take other paths, numbered after these."""
@@ -66,7 +68,7 @@ class OpenConnections:
             travellers(e, c.transport.connections, rank_node) for e, c in zip(edges, communications, strict=True)
         ]
         how = _in_one(ends).how
-        names = [_digest(each) for each in ends]
+        names = [self._name(each) for each in ends]
         new = {name: each for name, each in zip(names, ends, strict=True) if name not in self._known}
         few = sum(len(each.source) for each in ends) < _EDGES_AT_ONCE
         if len(new) == len(names) and not self.keep and few:
@@ -77,6 +79,14 @@ class OpenConnections:
                 self._known = known
             found = _joined([known[name] for name in names])
         return found.on, found.beside, how
+
+    def _name(self, ends: Travellers) -> bytes:
+        """Name edges by what their paths depend on."""
+        columns = (
+            *(ends.source, ends.target, ends.source_seat, ends.target_seat),
+            *(getattr(ends.how, name) for name in _LEADS),
+        )
+        return self.last.of("name", columns, lambda: _digest(columns))
 
     def _find(self, ends: Sequence[Travellers]) -> _Found:
         entropy = self._numbers.ports_by_side if self.fabric.technology == "ethernet" else None
@@ -107,13 +117,10 @@ class OpenConnections:
         return bool((host[ends.source[known]] != host[ends.target[known]]).any())
 
 
-def _digest(ends: Travellers) -> bytes:
-    """Name edges by what their paths depend on."""
+def _digest(columns: Sequence[np.ndarray]) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
-    for column in (ends.source, ends.target, ends.source_seat, ends.target_seat):
+    for column in columns:
         digest.update(column.tobytes())
-    for name in _LEADS:
-        digest.update(getattr(ends.how, name).tobytes())
     return digest.digest()
 
 

@@ -24,6 +24,7 @@ from fabrictwin.engines.packet.packet_messages import PacketMessages
 from fabrictwin.engines.packet.packet_operations import PacketOperations
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.engines.packet.packet_transfers import PacketTransfers
+from fabrictwin.engines.packet.repetition.fast_forward import FastForward
 from fabrictwin.engines.packet.run_estimate import PacketSize, check_size
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.program.program import Communication, Operations
@@ -47,6 +48,7 @@ class PacketEngine:
         self.packets = NetworkPackets(self)
         self.operations = PacketOperations(self.network)
         self.transfers = PacketTransfers(self.network)
+        self.fast_forward = FastForward(self.network, self.operations.placed)
         self.messages: PacketMessages | None = None  # once a flow is open
         self.observer: Observer | None = None
         self._has_operations = False
@@ -157,10 +159,9 @@ class PacketEngine:
             self.network.machine.state.clock[0].now = self._now
 
     def _is_alone(self) -> bool:
-        """Nothing but programs will happen, and nobody looks at packets."""
+        """Nothing but what was posted will happen, and nobody looks at packets."""
         network = self.network
-        disturbed = network.changes or network.awaits_changes or len(self.transfers)
-        return not disturbed and network.machine.drain_tap is None
+        return not (network.changes or network.awaits_changes) and network.machine.drain_tap is None
 
     def advance(self, until_ps: int = FOREVER, budget: int | None = None) -> Advanced:
         """Advance; see `Engine`. Raises SimulatedError for a deadlock, spent retries, an unreachable adapter."""
@@ -169,8 +170,12 @@ class PacketEngine:
             stop, events = self.messages.advance(until_ps, budget)
             ended = self.operations.completions() if self._has_operations else NO_COMPLETIONS
             return _new(Advanced, (stop, events, ended))
-        self.operations.repeated.allowed = until_ps >= FOREVER and budget is None and self._is_alone()
-        stop = self.network.run(None if until_ps >= FOREVER else until_ps, budget=budget)
+        alone = until_ps >= FOREVER and budget is None and self._is_alone()
+        self.operations.repeated.allowed = alone and not len(self.transfers)
+        if alone and self.options.hosts.repeats and self.fast_forward.possible:
+            stop = self.fast_forward.run()
+        else:
+            stop = self.network.run(None if until_ps >= FOREVER else until_ps, budget=budget)
         if until_ps < FOREVER and stop != Stop.BUDGET:
             self._now = max(self._now, until_ps)
             stop = Stop.REACHED
@@ -213,6 +218,21 @@ class NetworkPackets:
     def repeated(self) -> float:
         hops = int(self.network.machine.state.clock[0].hops)
         return self._engine.operations.repeated.hops / max(hops, 1)
+
+    def fast_forwarded(self) -> float:
+        hops = int(self.network.machine.state.clock[0].hops)
+        return self._engine.fast_forward.hops / max(hops, 1)
+
+    @property
+    def skip_error(self) -> float:
+        return self.network.options.hosts.skip_error
+
+    def forecast(self) -> tuple[float, float]:
+        steps = self._engine.fast_forward.steps
+        if steps is None:
+            return 0.0, 0.0
+        clock = self.network.machine.state.clock[0]
+        return steps.hops / max(int(clock.hops), 1), steps.error_ps / max(int(clock.now), 1)
 
     def port_counters(self) -> dict[str, I64]:
         return port_counters.port_counters(self.network)

@@ -20,7 +20,7 @@ from fabrictwin.engines.base.engine import NO_COMPLETIONS, Completions
 from fabrictwin.engines.packet.communication_tasks import PlacedTasks, Routes, expand
 from fabrictwin.engines.packet.message_routes import Guide, Key, MessageRoutes, guides
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
-from fabrictwin.engines.packet.repeated_phases import RepeatedPhases, Start
+from fabrictwin.engines.packet.repetition.repeated_phases import RepeatedPhases, Start
 from fabrictwin.engines.packet.run_estimate import PacketSize, check_size
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.program.program import Communication, Operations
@@ -66,7 +66,7 @@ class PacketOperations:
         self._end_operation: dict[int, int] = {}
         self._logged: list[int] = []
         self._called: dict[int, _Posted] = {}  # by the task at the start of an operation
-        self._placed = PlacedTasks(network.machine)
+        self.placed = PlacedTasks(network.machine)
         self.repeated = RepeatedPhases(network.machine)
         self._followed = 0  # first operation of the program whose communications may be repeated
 
@@ -132,7 +132,7 @@ class PacketOperations:
         lasts = int((posted.tasks.successor == len(posted.tasks.task)).sum())
         machine.state.task[end].waits += lasts - 1
         if lasts:
-            self._placed.place(posted.tasks, end)
+            self.placed.place(posted.tasks, end)
         else:
             machine.begin(end)
         posted.used()

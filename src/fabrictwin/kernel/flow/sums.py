@@ -21,28 +21,40 @@ def _by_key(key, keys, order, into):
 
 
 @entry
-def sum_by(row, column, value, columns, start, to_column, to_value):
-    """Write sums of `value` by (row, column) as a CSR into `start` [rows + 1], `to_column` and `to_value`.
+def places_by(row, column, columns, start, order, first):
+    """Put places of equal (row, column) together: `order` [n], of which group k begins at `first[k]` [n + 1].
 
-    Columns ascend in each row; values are added in the order in which they stand.
+    Rows ascend, columns in each of them, and places in each group. `start` [rows + 1] are the first groups of the
+    rows. Returns the number of groups.
     """
     rows, n = len(start) - 1, len(row)
-    by_column, order = np.empty(n, np.int64), np.arange(n)
+    by_column = np.empty(n, np.int32)
+    for i in range(n):
+        order[i] = i
     _by_key(column, columns, order, by_column)
     _by_key(row, rows, by_column, order)
     made, at = 0, 0
     for r in range(rows):
         start[r] = made
         while at < n and row[order[at]] == r:
-            c, total = column[order[at]], value[order[at]]
-            at += 1
-            while at < n and row[order[at]] == r and column[order[at]] == c:
-                total += value[order[at]]
-                at += 1
-            to_column[made] = c
-            to_value[made] = total
+            c = column[order[at]]
+            first[made] = at
             made += 1
+            while at < n and row[order[at]] == r and column[order[at]] == c:
+                at += 1
     start[rows] = made
+    first[made] = n
+    return made
+
+
+@entry
+def add_up(order, first, value, total):
+    """Set `total[k]` to the sum of `value` at the places of group k, added in their order."""
+    for k in range(len(total)):
+        own = value[order[first[k]]]
+        for at in range(first[k] + 1, first[k + 1]):
+            own += value[order[at]]
+        total[k] = own
 
 
 @entry

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.base.arrays import I32, I64, starts_of
+from fabrictwin.base.arrays import I8, I32, I64, starts_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.nccl.communicator.communicator import Communicator
@@ -95,6 +95,13 @@ class _Tree:
         self.seat += [seat] * len(ranks)
         self.parent += [parent] * len(ranks)
 
+    def columns(self) -> tuple[I32, I8, I32]:
+        """(ranks, seats, parents)."""
+        return np.array(self.ranks, np.int32), np.array(self.seat, np.int8), np.array(self.parent, np.int32)
+
+
+_NO_SEATS = _Tree().columns()
+
 
 def channels(
     communicator: Communicator, transports: Transports, task: Task, algorithm: Algorithm, count: int
@@ -128,23 +135,27 @@ def channels(
             if not payload:
                 continue
             channel = h % graph.channels if graph is not None and graph.channels else h
-            trees.append(_tree(transports, algorithm, heads[:, h], half, roots, channel, gathers))
+            key = (algorithm, h, half, channel, gathers)
+            if key not in transports.trees:
+                tree = _tree(transports, algorithm, heads[:, h], half, roots, channel, gathers)
+                transports.trees[key] = tree.columns()
+            trees.append(transports.trees[key])
             payloads.append(payload * unit)
             offsets.append((h_first + int(share_start(h_share, half, halves))) * unit)
             of_graph.append(channel)
             of_lanes.append(lanes(algorithm, count))
-    sizes = [len(tree.ranks) for tree in trees]
+    ranks, seat, parent = (np.concatenate(column) for column in zip(*trees, strict=True)) if trees else _NO_SEATS
     made_channels = Channels(
         pattern=np.full(len(trees), _PATTERN[task.kind], np.int8),
-        rank_start=starts_of(sizes).astype(np.int32),
-        ranks=np.array([r for tree in trees for r in tree.ranks], np.int32),
-        parent=np.array([p for tree in trees for p in tree.parent], np.int32),
+        rank_start=starts_of([len(tree[0]) for tree in trees]).astype(np.int32),
+        ranks=ranks,
+        parent=parent,
         shift=np.zeros(len(trees), np.int32),
         payload_bytes=np.array(payloads, np.int64),
         offset_bytes=np.array(offsets, np.int64),
         chunk_bytes=np.ones(len(trees), np.int64),
         element_bytes=unit,
-        seat=np.array([s for tree in trees for s in tree.seat], np.int8),
+        seat=seat,
     )
     return Made(made_channels, np.array(of_graph, np.int32), np.array(of_lanes, np.int64), per_head)
 

@@ -26,6 +26,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from fabrictwin.base.arrays import I8, I32
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.nccl.communicator.communicator import Communicator
@@ -91,6 +92,7 @@ class Transports:
         self.in_turns = whole and self.paths > 1
         self._routes: dict[tuple[int, int, int, int], Route] = {}
         self._memory: dict[tuple[int, int], int] = {}
+        self.trees: dict[tuple[object, ...], tuple[I32, I8, I32]] = {}  # of what switches reduce: see `in_switch`
         self._sides: dict[tuple[int, int, int, bool], tuple[bool, bool]] = {}  # by view, device, adapter, sends
         self._blocked: dict[int, bool] = {}  # hosts whose adapters cannot reach GPU memory
         self._usable: dict[int, tuple[int, ...]] = {}

@@ -28,7 +28,7 @@ from fabrictwin.serving.network.placement import Placement, place
 from fabrictwin.serving.predict import Prediction, predict
 from fabrictwin.serving.report.server import cache_lines
 
-Kind = Literal["refused", "warned", "silent", "logged"]
+Kind = Literal["refused", "warned", "silent", "left out", "logged"]
 LINES = 4
 """Lines of NCCL's log that are shown."""
 
@@ -60,7 +60,7 @@ def check(spec: Spec, given: str, *, seed: int | None = None) -> Check:
     The spec's model stands for the one that is named, its benchmark is sent. Raises ConfigError where nothing is
     launched.
     """
-    launch, container = _read(given)
+    launch, container = _read(given, serving_section(spec).release)
     found = machine(spec)
     findings = [*_layout_findings(launch, found, container), *_container_findings(launch, container)]
     if any(finding.kind == "refused" for finding in findings):
@@ -72,21 +72,22 @@ def check(spec: Spec, given: str, *, seed: int | None = None) -> Check:
     except ConfigError as error:
         findings.append(Finding("refused", _bare(error)))
         return Check(tuple(findings), None)
-    findings += [*_silent(serving, ready), *(Finding("logged", line) for line in cache_lines(ready))]
-    findings += [Finding("logged", line) for line in _network_lines(asked, serving)]
+    findings += _silent(serving, ready)
+    findings += [Finding("left out", f"--{name}: {what}") for name, what in launch.left_out.items()]
+    findings += [Finding("logged", line) for line in (*cache_lines(ready), *_network_lines(asked, serving))]
     return Check(tuple(findings), predict(asked, seed=seed))
 
 
-def _read(given: str) -> tuple[Launch, Container | None]:
+def _read(given: str, release: str) -> tuple[Launch, Container | None]:
     path = Path(given) if len(given) < 4096 and "\n" not in given and "vllm" not in given.split() else None
     if path is None or not path.is_file():
-        return read_launch(given), None
+        return read_launch(given, release=release), None
     text = read_text(path)
     if path.suffix not in (".yaml", ".yml"):
-        return read_launch(text), None
+        return read_launch(text, release=release), None
     commands, container = read_containers(text, path)
     try:
-        return read_launch(commands, container.environment), container
+        return read_launch(commands, container.environment, release), container
     except ConfigError as error:
         raise error.within(file=path) from None
 

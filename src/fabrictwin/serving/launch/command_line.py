@@ -1,7 +1,7 @@
 """Read the commands that start vLLM: `vllm serve` with its options, and the `ray start` before it.
 
-Options are those of `vllm serve` that settle a layout, a step or a launch; the many that do neither are known by
-name and do nothing here. What vLLM's own parser would refuse is refused in its words.
+Options that settle a layout, a step or a launch are read; those that change a step in a way that is not modelled
+are told; the many that do neither do nothing here. What vLLM's own parser would refuse is refused in its words.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fabrictwin.base.errors import ConfigError, did_you_mean, quoted
+from fabrictwin.base.errors import ConfigError, quoted
 from fabrictwin.base.whole_numbers import whole
+from fabrictwin.serving.launch.options import Option, find_option
+from fabrictwin.serving.scheduler.release import NAMES
+from fabrictwin.workload.model.huggingface_weights import INTEGER_METHODS
 
-ALIASES = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-dp": "--data-parallel-size"}
-ALIASES |= {"-q": "--quantization", "-n": "--nnodes", "-r": "--node-rank", "-dpl": "--data-parallel-size-local"}
 SHELL = re.compile(r"\\\r?\n")
 MOST_WORDS = 10_000
 
@@ -39,8 +40,10 @@ def _fp8(text: str) -> str:
 
 
 def _quantization(text: str) -> str:
-    known = {"modelopt": "fp8", "compressed-tensors": "fp8", "modelopt_fp4": "fp4", "nvfp4": "fp4"}
-    return known.get(text, text)
+    if text in ("compressed-tensors", "modelopt"):
+        return "auto"  # as the model's own configuration says
+    known = {"modelopt_fp4": "fp4", "nvfp4": "fp4", "fbgemm_fp8": "fp8", "ptpc_fp8": "fp8"}
+    return known.get(text, "int4" if text in INTEGER_METHODS else text)
 
 
 SETTINGS: Mapping[str, Callable[[str], Any]] = {
@@ -83,25 +86,46 @@ LAUNCH: Mapping[str, Callable[[str], Any]] = {
     "data-parallel-start-rank": whole,
     "data-parallel-backend": str,
 }
-SEVERAL = ("cudagraph-capture-sizes",)
-"""Options with one value or more behind them."""
-
 LAUNCH_SWITCHES = ("headless",)
-WITHOUT_EFFECT = (
-    "host", "port", "api-key", "served-model-name", "dtype", "tokenizer", "tokenizer-mode", "download-dir",
-    "load-format", "seed", "uvicorn-log-level", "chat-template", "tool-call-parser", "reasoning-parser",
-    "revision", "max-log-len", "generation-config", "config-format", "swap-space", "root-path", "ssl-keyfile",
-    "ssl-certfile",
-)  # fmt: skip
-SWITCHES_WITHOUT_EFFECT = (
-    "trust-remote-code", "disable-log-requests", "disable-log-stats", "enable-auto-tool-choice",
-    "enable-log-requests", "disable-uvicorn-access-log", "enable-prompt-tokens-details",
-)  # fmt: skip
-NOT_MODELLED = (
-    "enable-lora", "lora-modules", "limit-mm-per-prompt", "kv-transfer-config", "speculative-config",
-    "disable-custom-all-reduce", "decode-context-parallel-size", "enable-dbo", "enable-eplb", "cpu-offload-gb",
-)  # fmt: skip
-_ALL = (*SETTINGS, *SWITCHES, *LAUNCH, *LAUNCH_SWITCHES, *WITHOUT_EFFECT, *SWITCHES_WITHOUT_EFFECT, *NOT_MODELLED)
+REFUSED = {
+    "enable-lora": "LoRA",
+    "lora-modules": "LoRA",
+}
+LEFT_OUT = {
+    "limit-mm-per-prompt": "multimodal input",
+    "mm-processor-kwargs": "multimodal input",
+    "mm-encoder-tp-mode": "multimodal input",
+    "kv-transfer-config": "KV from and to other engines (`disaggregated` of a spec has both sides)",
+    "kv-offloading-size": "KV outside of the GPU",
+    "speculative-config": "drafts (`speculative_config` of a spec has them, with their acceptance)",
+    "spec-method": "drafts (`speculative_config` of a spec has them, with their acceptance)",
+    "disable-custom-all-reduce": "all-reduces without the custom kernel",
+    "decode-context-parallel-size": "context parallelism",
+    "prefill-context-parallel-size": "context parallelism",
+    "enable-dbo": "micro-batches that overlap",
+    "enable-eplb": "experts that move",
+    "cpu-offload-gb": "weights in host memory",
+    "kv-cache-memory-bytes": "a KV cache of given bytes (`num_gpu_blocks_override` of a spec)",
+    "max-cudagraph-capture-size": "other captured sizes (`cudagraph_capture_sizes` of a spec)",
+    "compilation-config": "another way to compile and capture",
+    "optimization-level": "another way to compile and capture",
+    "performance-mode": "another way to compile and capture",
+    "attention-backend": "another attention than the release's own",
+    "attention-config": "another attention than the release's own",
+    "moe-backend": "other experts' kernels than the release's own",
+    "linear-backend": "other products' kernels than the release's own",
+    "disable-sliding-window": "windows that are off",
+    "disable-hybrid-kv-cache-manager": "one KV group for all layers",
+    "hf-overrides": "a model's configuration that is overridden",
+    "stream-interval": "tokens that are sent in groups",
+    "max-num-partial-prefills": "prompts in chunks beside each other",
+    "max-long-partial-prefills": "prompts in chunks beside each other",
+    "max-num-active-seqs": "its bound",
+    "config": "a file of options",
+}
+"""Options that change what a step does or holds, and what of it the table is without."""
+
+LEVEL = re.compile(r"-O(=?[0-3]|\..+)?")
 
 
 @dataclass(frozen=True)
@@ -113,6 +137,7 @@ class Launch:
         settings: Settings of `workload.serving`, by key.
         launch: Options of the launch itself, by option; switches are true.
         environment: Variables that the commands set.
+        left_out: Options that are not modelled, and what the prediction is without.
         ray_nodes: Nodes that `ray start` makes a Ray cluster of; 0 without.
         servers: `vllm serve` commands found, one a node without Ray.
     """
@@ -121,6 +146,7 @@ class Launch:
     settings: Mapping[str, Any]
     launch: Mapping[str, Any]
     environment: Mapping[str, str]
+    left_out: Mapping[str, str]
     ray_nodes: int = 0
     servers: int = 1
 
@@ -175,7 +201,7 @@ def _variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return found, []
 
 
-def read_launch(text: str, environment: Mapping[str, str] | None = None) -> Launch:
+def read_launch(text: str, environment: Mapping[str, str] | None = None, release: str = NAMES[-1]) -> Launch:
     """Return what shell text launches. Raises ConfigError where there is no `vllm serve`, or vLLM refuses it."""
     ray, servers = 0, []
     for variables, words in commands(text):
@@ -189,68 +215,84 @@ def read_launch(text: str, environment: Mapping[str, str] | None = None) -> Laun
     if not servers:
         raise ConfigError(f"got {quoted(text[:80])}, expected a command 'vllm serve MODEL …'", key="--check")
     variables, words = servers[0]
-    model, options = _options(words)
+    model, options = _options(words, release)
     settings = {name.replace("-", "_"): value for name, value in options.items() if name in _OF_SETTINGS}
     launch = {name: value for name, value in options.items() if name in LAUNCH or name in LAUNCH_SWITCHES}
-    return Launch(model, settings, launch, variables, ray, len(servers))
+    left_out = {name: what for name, what in LEFT_OUT.items() if options.get(name)}
+    return Launch(model, settings, launch, variables, left_out, ray, len(servers))
 
 
 _OF_SETTINGS = frozenset((*SETTINGS, *SWITCHES))
 
 
-def _options(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
+def _options(words: Sequence[str], release: str) -> tuple[str, dict[str, Any]]:
     """Return the model and the options of `vllm serve`. Raises ConfigError."""
-    model, options, place = "", {}, 0
+    model, place = "", 0
+    options: dict[str, Any] = {}
     while place < len(words):
         word, place = words[place], place + 1
+        if LEVEL.fullmatch(word):
+            options["optimization-level"] = word
+            place += word == "-O" and place < len(words) and words[place] in ("0", "1", "2", "3")
+            continue
         if not word.startswith("-"):
             if model:
                 raise ConfigError(f"vllm: error: unrecognized arguments: {quoted(word)}", key="--check")
             model = word
             continue
-        name, sign, value = ALIASES.get(word, word).partition("=")
-        name = ALIASES.get(name, name).replace("_", "-").removeprefix("--")
-        if name == "model" or name in SETTINGS or name in LAUNCH or name in WITHOUT_EFFECT:
-            if not sign:
-                if place == len(words):
-                    raise ConfigError(f"vllm: error: argument --{name}: expected one argument", key="--check")
-                value, place = words[place], place + 1
-            if name in SEVERAL:
-                values = [_value(name, value)]
-                while place < len(words) and words[place].isdecimal():
-                    values.append(_value(name, words[place]))
-                    place += 1
-                options[name] = values
-            elif name == "model":
-                model = value
-            elif name not in WITHOUT_EFFECT:
-                options[name] = _value(name, value)
+        name, sign, value = word.partition("=")
+        path = name.partition(".")[0]  # --compilation-config.mode: a part of what is given as JSON
+        option, positive = find_option(path, release)
+        if option.name in REFUSED:
+            raise ConfigError(f"got --{option.name}: {REFUSED[option.name]} is not modelled", key="--check")
+        if not option.has_value and option.takes != "optional":
+            if sign:
+                raise ConfigError(
+                    f"vllm: error: argument --{option.name}: ignored explicit argument {quoted(value)}",
+                    key="--check",
+                )
+            options[option.name] = positive
             continue
-        place = _switch(name, options, sign, words, place)
+        values = [value] if sign else []
+        if option.has_value and not sign:
+            if place == len(words) or _is_option(words[place]):
+                raise ConfigError(f"vllm: error: argument --{option.name}: expected one argument", key="--check")
+            values, place = [words[place]], place + 1
+        while option.takes == "several" and not sign and place < len(words) and not words[place].startswith("-"):
+            values.append(words[place])
+            place += 1
+        if option.name == "model":
+            model = values[0]
+        else:
+            options[option.name] = _values(option, values)
     if not model:
         raise ConfigError("got vllm serve without a model, expected its name behind it", key="--check")
     return model, options
 
 
-def _value(name: str, value: str) -> Any:
+def _is_option(word: str) -> bool:
+    """Return if a word is an option, and no negative number."""
+    return word.startswith("-") and not re.fullmatch(r"-[0-9.]+", word)
+
+
+def _values(option: Option, values: Sequence[str]) -> Any:
+    """Return an option's value, or several. Raises ConfigError."""
+    for value in values:
+        if option.choices and value not in option.choices:
+            listed = ", ".join(map(repr, option.choices))
+            message = (
+                f"vllm: error: argument --{option.name}: invalid choice: {quoted(value)} (choose from {listed})"
+            )
+            raise ConfigError(message, key="--check")
+    read = SETTINGS.get(option.name) or LAUNCH.get(option.name)
+    if read is None:
+        return " ".join(values) or True
     try:
-        return (SETTINGS.get(name) or LAUNCH[name])(value)
+        found = [read(value) for value in values]
     except ValueError:
-        message = f"vllm: error: argument --{name}: invalid value: {quoted(value)}"
+        message = f"vllm: error: argument --{option.name}: invalid value: {quoted(values[0])}"
         raise ConfigError(message, key="--check") from None
-
-
-def _switch(name: str, options: dict[str, Any], sign: str, words: Sequence[str], place: int) -> int:
-    """Read an option without a value; returns the place behind it. Raises ConfigError."""
-    if name in NOT_MODELLED or name.removeprefix("no-") in NOT_MODELLED:
-        raise ConfigError(f"got --{name}, which is not modelled", key="--check")
-    positive = name.removeprefix("no-")
-    if sign or (name not in SWITCHES_WITHOUT_EFFECT and positive not in (*SWITCHES, *LAUNCH_SWITCHES)):
-        hint = did_you_mean(name, _ALL)
-        raise ConfigError(f"vllm: error: unrecognized arguments: --{name}{hint}", key="--check")
-    if positive in (*SWITCHES, *LAUNCH_SWITCHES):
-        options[positive] = not name.startswith("no-")
-    return place
+    return found if option.takes == "several" else found[0]
 
 
 def as_flags(settings: Mapping[str, Any]) -> list[str]:

@@ -8,9 +8,16 @@ same number, which forwards it over NVLink, one copy a destination GPU.
 
 A call takes a base, and the longer of what NVLink and the network carry. Base and rate inside a host were fitted
 to calls on one host (NVIDIA's measurements in aiconfigurator's database, Apache-2.0, 20 SMs for normal calls);
-nothing was fitted to calls between hosts: their time is the routes', and the latency of the longest path. What a
-low latency call waits for last is a fetch-and-add behind the writes on the same queue pair: a message more of it,
-and a read of the flag by the adapter that adds to it.
+nothing was fitted to calls between hosts: their time is the routes', and the latency of the longest path. A low
+latency call ends with a flag behind its writes. On one host, and so in the base, that is five ways over NVLink:
+stores and their fence, the flag's fence, the flag. Between hosts a kernel copies a token to its send buffer,
+writes work requests and rings the adapter, which fetches them and the data and adds to the flag at the other end
+(IBGDA). The copy of one token is in a call of one token on one host; what comes after it was measured beside the
+route in ping-pongs (`device_put` of the catalog's adapters).
+
+Dispatch ends on each rank when its own copies are there, and is timed as their mean. Combine begins where dispatch
+ended, and no rank ends it before the fullest one has sent: it waits for that one's dispatch too, so that the two
+add up to the time of the slowest.
 """
 
 from __future__ import annotations
@@ -25,21 +32,27 @@ Mode = Literal["low latency", "normal"]
 Call = Literal["dispatch", "combine"]
 SCALE_BYTES = 4 / 128
 WIDE_BYTES = 2.0
+WAYS_OF_A_FLAG = 5
 
 
 @dataclass(frozen=True)
 class _Inside:
-    """A call on one host: a base in microseconds, and GB/s of all copies that a GPU sends."""
+    """A call on one host: a base in microseconds, GB/s of all copies that a GPU sends, and a call of one token."""
 
     base: float
     rate: float
+    least: float = 0.0
+
+    def time_us(self, sent_bytes: float) -> float:
+        """Return how long a call takes in which a GPU sends so much to others of its host, microseconds."""
+        return max(self.base + sent_bytes / self.rate / 1e3, self.least)
 
 
 INSIDE: dict[tuple[str, Mode, Call], _Inside] = {
-    ("nvlink4", "low latency", "dispatch"): _Inside(14.5, 283),
-    ("nvlink4", "low latency", "combine"): _Inside(10.5, 237),
-    ("nvlink5", "low latency", "dispatch"): _Inside(20.0, 541),
-    ("nvlink5", "low latency", "combine"): _Inside(19.0, 679),
+    ("nvlink4", "low latency", "dispatch"): _Inside(14.5, 283, least=13.8),
+    ("nvlink4", "low latency", "combine"): _Inside(10.5, 237, least=13.1),
+    ("nvlink5", "low latency", "dispatch"): _Inside(20.0, 541, least=19.2),
+    ("nvlink5", "low latency", "combine"): _Inside(19.0, 679, least=20.1),
     ("nvlink4", "normal", "dispatch"): _Inside(35.5, 339),
     ("nvlink4", "normal", "combine"): _Inside(51.0, 323),
     ("nvlink5", "normal", "dispatch"): _Inside(36.0, 241),
@@ -77,7 +90,8 @@ class DeepEp:
         mode: Kernels.
         tokens: What is exchanged.
         network: Low latency: each rank to each of other hosts; normal: to its fellow in every other host.
-        flag_us: What a flag takes between hosts behind the writes before it.
+        put_us: What a kernel's write and its flag take between hosts beside their way.
+        nvlink_us: One way over NVLink, between GPUs of a host.
     """
 
     ranks: int
@@ -86,7 +100,8 @@ class DeepEp:
     mode: Mode
     tokens: Tokens
     network: Exchange
-    flag_us: float = 0.0
+    put_us: float = 0.0
+    nvlink_us: float = 0.0
 
     def time_us(self, call: Call, tokens: int) -> float:
         """Return how long a call takes for `tokens` on each rank, microseconds."""
@@ -94,15 +109,24 @@ class DeepEp:
         size = self.tokens.bytes_of(call)
         if self.mode == "low latency":
             near = tokens * self.tokens.top_k * self.per_host / self.ranks * size
-            far = tokens * self.tokens.top_k / self.ranks * self._fullest(tokens) * size
+            far = self._mean_far(tokens) * size
+            if call == "combine":
+                more = self._fullest(tokens) - 1
+                far += self._mean_far(tokens) * more * (size + self.tokens.bytes_of("dispatch"))
         else:
             near = tokens * self.ranks * self.tokens.reaches(1 / self.ranks) * size
             far = tokens * self.tokens.reaches(self.per_host / self.ranks) * size
-        time = near / inside.rate / 1e3
+        time = inside.time_us(near)
         if self.ranks > self.per_host:
-            time = max(time, self.network.us_per_byte * far) + self.network.latency_us
-            time += self.flag_us if self.mode == "low latency" else 0.0
-        return inside.base + time
+            outside = self.network.us_per_byte * far + self.network.latency_us
+            if self.mode == "low latency":
+                return max(time, inside.least + self.put_us - WAYS_OF_A_FLAG * self.nvlink_us + outside)
+            return max(time + self.network.latency_us, inside.base + outside)
+        return time
+
+    def _mean_far(self, tokens: int) -> float:
+        """Return the copies that a rank sends to each rank of other hosts, in the mean."""
+        return tokens * self.tokens.top_k / self.ranks
 
     def _fullest(self, tokens: int) -> float:
         """Copies that the rank with most gets from other hosts, over the mean: the largest of normal variables."""

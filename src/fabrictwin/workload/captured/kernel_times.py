@@ -11,7 +11,7 @@ from fabrictwin.base.units import PS_PER_S
 from fabrictwin.catalog.step_shares import step_shares
 from fabrictwin.workload.captured.captured_file import DTYPES
 from fabrictwin.workload.captured.captured_job import Work
-from fabrictwin.workload.layers.roofline import Heads, Roofline
+from fabrictwin.workload.layers.roofline import AttentionKernel, Heads, Roofline
 
 
 class KernelTimes:
@@ -29,7 +29,9 @@ class KernelTimes:
 
     @cached_property
     def _roofline(self) -> Roofline:
-        return Roofline(self.gpu.name, "bf16", share=self._share)
+        # what scaled_dot_product_attention calls where it can (PyTorch since 2.5, on Hopper)
+        attention = AttentionKernel("cudnn" if "cudnn" in self.gpu.attention else "flash")
+        return Roofline(self.gpu.name, "bf16", attention=attention, share=self._share)
 
     def time_ps(self, work: Work) -> int:
         """Time of one kernel, at least what the host needs to issue it. Raises ConfigError."""

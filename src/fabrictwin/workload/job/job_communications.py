@@ -233,6 +233,10 @@ class Groups(Generic[C]):
             self._inside[group] = self.cells.gathered(self.job.layout.inside(kind))
         return self._inside[group]
 
+    def several(self, groups: Iterable[str]) -> bool:
+        """Return true if each of these groups is of several ranks."""
+        return all(self.positions(group)[0][0].shape[1] > 1 for group in groups)
+
     def within(self, collective: Collective, stage: int, units: I64, number: int, actors: list[int]) -> list[Made]:
         """A pass's communication on one class of units: (number, positions classes that take part) of each."""
         key = (collective.group, collective.kind, collective.size_bytes, stage, number)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.units import Duration, Flops, Rate, Size
 from fabrictwin.catalog.step_shares import step_shares
+from fabrictwin.workload.layers.number_formats import Attention
 from fabrictwin.workload.model.huggingface_cache import config_of
 from fabrictwin.workload.model.huggingface_families import load_model, read_model
 from fabrictwin.workload.model.model_sizes import Model
@@ -154,7 +155,7 @@ class Training(Section):
     recompute_ends_early: bool = False
     # beside that: norms, MLPs of experts or their activations, the up-projections of latent attention
     recompute_modules: tuple[Module, ...] = ()
-    attention: Literal["flash", "materialised"] = "flash"
+    attention: Attention = "flash"
     # of flash attention at 8,192 tokens, causal half counted, where the catalog's is not it: forward, backward
     attention_throughput: Flops | None = None
     attention_backward_throughput: Flops | None = None

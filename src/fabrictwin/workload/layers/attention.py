@@ -27,7 +27,7 @@ class AttentionBlock(Sublayer):
         """(forward, backward) of softmax(Q K^T) V on a rank's heads, over all of a rank's sequences."""
         model, shape, roof, s = self.model, self.shape, self.roof, self.shape.sequence
         heads = model.heads // shape.sharing.tp
-        if shape.kernels.attention == "flash":
+        if shape.kernels.attention != "materialised":
             forward, backward = self._flash("f"), self._flash("b")
             return Cost(forward.ps / shape.sharing.cp, shape.sharing.cp), Cost(
                 backward.ps / shape.sharing.cp, shape.sharing.cp

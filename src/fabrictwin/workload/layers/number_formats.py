@@ -19,6 +19,7 @@ from typing import Literal
 
 Precision = Literal["bf16", "fp16", "fp8", "fp4"]
 Scaling = Literal["delayed", "current", "block"]
+Attention = Literal["flash", "cudnn", "materialised"]
 
 WIDE_BYTES = 2  # what linear layers read and write elsewhere
 _MX_BLOCK, _NV_BLOCK = 32, 16

@@ -7,12 +7,21 @@ cost. Lowering turns it into operations; a search over layouts can add it up ins
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from fabrictwin.workload.layers.roofline import NOTHING, Cost
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 Part = Literal["forward", "backward", "recompute", "weight"]
+
+# (name, category) of operations; compute of one label that nothing parts is one
+LABELS: dict[Part, tuple[str, str]] = {
+    "forward": ("forward", "compute"),
+    "backward": ("backward", "compute"),
+    "weight": ("backward", "compute"),
+    "recompute": ("recompute", "recompute"),
+}
 
 
 class Compute(NamedTuple):
@@ -37,6 +46,13 @@ class Start(NamedTuple):
 
 class Wait(NamedTuple):
     key: int
+
+
+class Stretch(NamedTuple):
+    """Compute of one label, by one of its parts, between what surely ends it: added up."""
+
+    cost: Cost
+    part: Part
 
 
 Item = Compute | Start | Wait
@@ -107,3 +123,61 @@ class Script:
         keep = Script([i for i in self.items if not (isinstance(i, Compute) and i.part == part)], self.keys)
         rest = Script([i for i in self.items if isinstance(i, Compute) and i.part == part])
         return keep, rest
+
+
+class FixedScript(Script):
+    """A script that no longer changes: what follows from its items is found once."""
+
+    @classmethod
+    def of(cls, script: Script) -> FixedScript:
+        return cls(script.items, script.keys)
+
+    @cached_property
+    def _sum(self) -> Cost:
+        return super().cost()
+
+    def cost(self) -> Cost:
+        return self._sum
+
+    @cached_property
+    def groups(self) -> frozenset[str]:
+        """The groups that it communicates in."""
+        return frozenset(collective.group for collective in self.collectives())
+
+    @cached_property
+    def _weights_apart(self) -> tuple[Script, Script]:
+        keep, rest = super().apart("weight")
+        return FixedScript.of(keep), FixedScript.of(rest)
+
+    def apart(self, part: Part) -> tuple[Script, Script]:
+        return self._weights_apart if part == "weight" else super().apart(part)
+
+    @cached_property
+    def joined(self) -> tuple[Item | Stretch, ...]:
+        """The items with compute added up where its beginning and its end lie in the script.
+
+        A communication that starts or is waited for ends a stretch, and so does compute of another label.
+        What comes before the first of these joins what was computed before the script, and stays as it is.
+        """
+        found: list[Item | Stretch] = []
+        own: Stretch | None = None  # under way, begun in the script
+        begun = False
+        before: tuple[str, str] | None = None
+        for item in self.items:
+            ends = not isinstance(item, Compute) or (before is not None and LABELS[item.part] != before)
+            if ends and own is not None:
+                found.append(own)
+                own = None
+            begun = begun or ends
+            if not isinstance(item, Compute):
+                found.append(item)
+                before = None
+                continue
+            before = LABELS[item.part]
+            if begun:
+                own = Stretch((NOTHING if own is None else own.cost) + item.cost, item.part)
+            else:
+                found.append(item)
+        if own is not None:
+            found.append(Compute(*own))  # what comes behind the script may join it
+        return tuple(found)

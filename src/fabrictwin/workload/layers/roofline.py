@@ -8,6 +8,9 @@ Everything else (norms, activations, dropout, softmax, residual sums, the optimi
 least its launch on the device, because a stream cannot run kernels faster than they are launched; that the host
 issues kernels one by one is counted over stretches of many (`Cost.kernels`), because it runs ahead.
 
+Where rows of 16-bit matrices are no multiple of 16 bytes, libraries take slower kernels; what those keep is the
+catalog's (`misaligned`), and nothing is lost on GPUs where it was not measured.
+
 In fp8 and fp4 only the linear layers' products are; their results are of two bytes. Casting is counted where it is
 a kernel of its own (`cast`, see `formats`); everything else stays in bf16. Products of experts are one after the
 other, each a kernel of its own.
@@ -18,16 +21,18 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.workload.layers import flash_attention as flash
-from fabrictwin.workload.layers.number_formats import Precision, Scaling, format_of
+from fabrictwin.workload.layers.number_formats import Attention, Precision, Scaling, format_of
 
 FLOAT_BYTES = 4
+ALIGNED_ELEMENTS = 8  # of 2 bytes: what a copy of 16 bytes takes
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,14 @@ def gemm_flops_per_s(gpu: str, precision: str, m: int, n: int, k: int) -> float:
     return float((weight * throughput).sum() / weight.sum())
 
 
+class AttentionKernel(NamedTuple):
+    """Whose attention runs, and FLOP/s forward and backward where they are not the catalog's."""
+
+    name: Attention = "flash"
+    flops_per_s: float | None = None
+    backward_flops_per_s: float | None = None
+
+
 class Roofline:
     """Times of operations on one GPU at one precision of its linear layers."""
 
@@ -99,8 +112,7 @@ class Roofline:
         precision: Precision,
         *,
         scaling: Scaling = "delayed",
-        flash_flops_per_s: float | None = None,
-        flash_backward_flops_per_s: float | None = None,
+        attention: AttentionKernel | None = None,
         share: float = 1.0,
         eager_share: float = 1.0,
     ) -> None:
@@ -121,13 +133,21 @@ class Roofline:
         self._bytes_per_ps = self.gpu.memory_bandwidth_measured.value / 8 / PS_PER_S * share
         self._eager = eager_share  # of that, what kernels that read no vectors get
         self._launch_ps = self.gpu.kernel_launch.value
-        measured = self.gpu.attention["flash"]
-        self._flash = flash_flops_per_s or measured.throughput.value
+        self._misaligned = self.gpu.misaligned
+        attention = attention or AttentionKernel()
+        name = "flash" if attention.name == "materialised" else attention.name
+        measured = self.gpu.attention.get(name)
+        if measured is None:
+            raise ConfigError(
+                f"got {name} on {gpu}, expected flash: attention by it was not measured there",
+                key="workload.training.attention",
+            )
+        self._flash = attention.flops_per_s or measured.throughput.value
         self._flash_width = measured.head_size.value
         found = self.gpu.exponentials
         products = self.gpu.peak_flops["bf16"].value / (4 * self._flash_width)
         self._exponential = products / found.value if found else 0.0
-        self._flash_backward = flash_backward_flops_per_s
+        self._flash_backward = attention.backward_flops_per_s
 
     def with_products(self, factor: float) -> Roofline:
         """Return it with products that reach so many times what the catalog says."""
@@ -135,11 +155,25 @@ class Roofline:
         found._products = self._share * factor
         return found
 
-    def _product(self, m: int, n: int, k: int, batch: int, precision: str, operand: float, out: int) -> Cost:
+    def _product(
+        self, m: int, n: int, k: int, batch: int, precision: str, operand: float, accumulate: bool
+    ) -> Cost:
+        out = 2 * FLOAT_BYTES if accumulate else self.element_bytes
         flops = 2.0 * m * n * k * batch
         moved = batch * (operand * (m * k + k * n) + out * m * n)
-        seconds = flops / (gemm_flops_per_s(self.gpu.name, precision, m, n, k) * self._products)
-        return Cost(max(seconds * PS_PER_S, moved / self._bytes_per_ps, self._launch_ps), 1)
+        # matrices lie by rows of features: n and k of an activation's product, m and n of a weight gradient's
+        products, memory = self._kept((m | n) if accumulate else (n | k)) if operand == 2 else (1.0, 1.0)
+        seconds = flops / (gemm_flops_per_s(self.gpu.name, precision, m, n, k) * self._products * products)
+        return Cost(max(seconds * PS_PER_S, moved / (self._bytes_per_ps * memory), self._launch_ps), 1)
+
+    def _kept(self, sides: int) -> tuple[float, float]:
+        """Shares of (the throughput, the memory's rate) that are kept; `sides`: bits of the lengths of rows."""
+        found = self._misaligned
+        if found is None or sides % ALIGNED_ELEMENTS == 0:
+            return 1.0, 1.0
+        if sides % 2:
+            return float(found.odd_products.value), float(found.odd_memory.value)
+        return float(found.even_products.value), float(found.even_memory.value)
 
     def linear(
         self, m: int, n: int, k: int, *, copies: int = 1, accumulate: bool = False, backward: bool = False
@@ -149,14 +183,12 @@ class Roofline:
         `accumulate` adds into 4-byte sums. Backward ones in fp8 keep sums in full precision, forward ones may
         not (the default of Transformer Engine and torchao); the tables are of the fast kind.
         """
-        out = 2 * FLOAT_BYTES if accumulate else self.element_bytes
-        cost = self._product(m, n, k, 1, self.precision, self.operand_bytes, out).scaled(self._called)
+        cost = self._product(m, n, k, 1, self.precision, self.operand_bytes, accumulate).scaled(self._called)
         return (cost.scaled(self._backward) if backward else cost) * copies
 
     def gemm(self, m: int, n: int, k: int, *, batch: int = 1, accumulate: bool = False) -> Cost:
         """`batch` products of m × k by k × n in 16 bits, whatever the linear layers are in."""
-        out = 2 * FLOAT_BYTES if accumulate else self.element_bytes
-        return self._product(m, n, k, batch, self.vector_precision, self.element_bytes, out)
+        return self._product(m, n, k, batch, self.vector_precision, self.element_bytes, accumulate)
 
     def stream(self, moved_bytes: float) -> Cost:
         """One kernel that moves bytes through memory."""

@@ -13,7 +13,7 @@ from fabrictwin.workload.layers.attention import AttentionBlock
 from fabrictwin.workload.layers.feedforward import MlpBlock
 from fabrictwin.workload.layers.number_formats import Precision
 from fabrictwin.workload.layers.pass_script import Script
-from fabrictwin.workload.layers.roofline import Cost, Roofline
+from fabrictwin.workload.layers.roofline import AttentionKernel, Cost, Roofline
 from fabrictwin.workload.layers.state_space import MambaBlock
 from fabrictwin.workload.layers.transformer import Ends
 
@@ -47,8 +47,9 @@ class Segments:
             job.hardware.gpu,
             precision or training.precision,
             scaling=training.scaling,
-            flash_flops_per_s=training.attention_throughput,
-            flash_backward_flops_per_s=training.attention_backward_throughput,
+            attention=AttentionKernel(
+                training.attention, training.attention_throughput, training.attention_backward_throughput
+            ),
             share=job.compute_share,
             eager_share=training.eager_share,
         ).with_products(training.product_share)
@@ -85,8 +86,8 @@ class Segments:
             backward.extend(block.backward())
             return forward, backward
         attends, thinks = kind in ("", "*"), kind in ("", "-", "E")
-        if attends:
-            forward.extend(self._attention.forward())
+        attention = self._attention_scripts() if attends else (Script(), Script())
+        forward.extend(attention[0])
         if thinks:
             forward.extend(self._mlp.forward(load))
         if recompute == "full" and attends:
@@ -99,12 +100,16 @@ class Segments:
             backward.extend(self._every_second_product())
         if thinks:
             backward.extend(self._mlp.backward(load))
-        if attends:
-            backward.extend(self._attention.backward(recompute_core=recompute == "selective"))
+        backward.extend(attention[1])
         if load and self.job.shape.hiding.hide_experts:
             self._pace(forward, 1 / 3)
             self._pace(backward, 2 / 3)
         return forward, backward
+
+    def _attention_scripts(self) -> tuple[Script, Script]:
+        """(forward, backward) of the attention of a layer."""
+        again = self.job.training.recompute == "selective"
+        return self._attention.forward(), self._attention.backward(recompute_core=again)
 
     def _pace(self, script: Script, share: float) -> None:
         """A pass takes no less than its share of what the host does for a layer's experts."""

@@ -28,12 +28,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from fabrictwin.workload.layers.number_formats import Attention
 from fabrictwin.workload.layers.pass_script import Collective, Kind, Part, Script
 from fabrictwin.workload.layers.roofline import FLOAT_BYTES, NOTHING, Cost, Roofline
 from fabrictwin.workload.model.model_blocks import Linear
 from fabrictwin.workload.model.model_sizes import Model
-
-Attention = Literal["flash", "materialised"]
 
 
 @dataclass(frozen=True)

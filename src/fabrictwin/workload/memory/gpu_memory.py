@@ -145,7 +145,7 @@ def layer_bytes(inputs: MemoryInputs, recompute: Recompute, *, sparse: bool = Fa
         whole += 0 if "experts" in again else found.top_k * inputs.ranks.load * e * inside
         width = 0 if "experts" in again else found.shared_ffn
     divided += e * (3 if model.gated else 2) * width
-    if inputs.activations.attention == "flash":
+    if inputs.activations.attention != "materialised":
         divided += 4 * model.heads  # the softmax's logarithm of sums
     elif recompute == "none":
         scores = model.heads * inputs.batches.sequence

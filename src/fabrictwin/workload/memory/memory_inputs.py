@@ -9,6 +9,7 @@ from typing import Literal
 
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.job.training_checks import IN_PASS
+from fabrictwin.workload.layers.number_formats import Attention
 from fabrictwin.workload.model.model_sizes import Model
 
 Recompute = Literal["none", "selective", "full", "operations"]
@@ -45,7 +46,7 @@ class Activations:
     sequence_parallel: bool = False
     recompute: Recompute = "none"
     recompute_modules: tuple[str, ...] = ()
-    attention: Literal["flash", "materialised"] = "flash"
+    attention: Attention = "flash"
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Literal
 
-from fabrictwin.workload.model.model_blocks import Experts, Latent, Linear, Mamba
+from fabrictwin.workload.model.model_blocks import WIDE, Experts, Latent, Linear, Mamba, Weights
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,8 @@ class Model:
     pattern: str = ""  # of a hybrid, a letter for every layer
     mamba: Mamba | None = None
     rotary: bool = True  # positions turn queries and keys, where none are learned
+    context: int = 0  # positions that the published model takes; 0: not told
+    weights: Weights = WIDE  # as published
 
     # --- attention -----------------------------------------------------------------------------------------
 

@@ -282,10 +282,9 @@ class Search:
             return _Held(None, None)
         return _Held(least, self._job(least))
 
-    def _bounded(self, stage: Callable[[str], None]) -> tuple[list[_Bounded], int, int]:
+    def _bounded(self, bounds: LowerBounds, stage: Callable[[str], None]) -> tuple[list[_Bounded], int, int]:
         """(layouts that fit, with their bounds; how many there were; how many are too large)."""
         fitting, considered, too_large = [], 0, 0
-        bounds = LowerBounds(in_switch=self.times.library is not None)
         for section in self._sections():
             found = self._held(section)
             if found is None:
@@ -302,23 +301,27 @@ class Search:
     def run(self, stage: Callable[[str], None], *, keep: int) -> Found:
         """The fastest `keep` layouts that fit, in order.
 
-        All get a lower bound from compute alone. Whichever seems fastest is looked at next: first it gets
-        a closer bound, with what its passes exchange, and, if it still seems fastest then, its time. When none
-        that is left seems faster than the last that is kept, none can be.
+        All get a lower bound from compute alone. Whichever seems fastest is looked at next: it gets a closer
+        bound, with what its exchanges take; then, if it still seems fastest, one of its passes as they are; and
+        then its time. When none that is left seems faster than the last that is kept, none can be.
         """
-        fitting, considered, too_large = self._bounded(stage)
-        queue: list[tuple[float, str, _Bounded, ClosedForm | None]]
-        queue = [(bounded.ps, repr(bounded.section), bounded, None) for bounded in fitting]
+        bounds = LowerBounds(in_switch=self.times.library is not None)
+        fitting, considered, too_large = self._bounded(bounds, stage)
+        queue: list[tuple[float, str, _Bounded, ClosedForm | None, bool]]
+        queue = [(bounded.ps, repr(bounded.section), bounded, None, False) for bounded in fitting]
         heapify(queue)
         candidates: list[Candidate] = []
         while queue:
-            seems, name, bounded, closed = heappop(queue)
+            seems, name, bounded, closed, by_passes = heappop(queue)
             if len(candidates) >= keep and seems >= candidates[keep - 1].estimate.step_ps:
                 break
             try:
                 if closed is None:
                     closed = ClosedForm(bounded.job, self.times)
-                    heappush(queue, (max(seems, closed.bound_ps()), name, bounded, closed))
+                    heappush(queue, (max(seems, bounds.closer(bounded.job, closed)), name, bounded, closed, False))
+                    continue
+                if not by_passes:
+                    heappush(queue, (max(seems, closed.bound_ps()), name, bounded, closed, True))
                     continue
                 estimate = closed.estimate()
             except ConfigError:

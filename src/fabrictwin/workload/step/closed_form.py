@@ -32,7 +32,7 @@ from fabrictwin.workload.step.closed_form_cache import CachedJob, CachedSegments
 from fabrictwin.workload.step.communication_times import CommunicationTimes, TimedFactory
 from fabrictwin.workload.step.optimizer_step import OptimizerStep
 from fabrictwin.workload.step.pass_lowering import PassLowering
-from fabrictwin.workload.step.pipeline_schedule import Pass, Task, order_of
+from fabrictwin.workload.step.pipeline_schedule import Pass, Task, columns_of
 from fabrictwin.workload.step.step_clock import StepClock
 from fabrictwin.workload.step.step_context import Stage, StepContext, distinct_gates
 from fabrictwin.workload.step.timed_pass import PassTime, TimedPass
@@ -92,8 +92,8 @@ class _ChunkKind(NamedTuple):
 @cache
 def _orders(schedule: Any, stages: int, chunks: int, micro_batches: int) -> tuple[npt.NDArray[np.int32], ...]:
     """(kind, micro-batch, chunk), each [stages, tasks]."""
-    tasks = np.array([order_of(schedule, s, stages, chunks, micro_batches) for s in range(stages)], np.int32)
-    kind, micro_batch, chunk = (np.ascontiguousarray(tasks[:, :, i]) for i in range(3))
+    tasks = np.stack([columns_of(schedule, s, stages, chunks, micro_batches) for s in range(stages)], axis=1)
+    kind, micro_batch, chunk = tasks
     return kind, micro_batch, chunk
 
 
@@ -144,7 +144,7 @@ class ClosedForm:
         return _ChunkKind(first, last, len(layers), loads)
 
     @cached_property
-    def _layout_key(self) -> tuple[object, ...]:
+    def layout_key(self) -> tuple[object, ...]:
         """A key that layouts share whose passes of equal chunks take equally long."""
         layout, training, reduced = self.layout, self.training, self.context.reduced
         wide: tuple[object, ...] = (layout.width, layout.dp, layout.pp == 1) if reduced else ()
@@ -167,7 +167,7 @@ class ClosedForm:
     def _pass(self, stage: Stage, chunk: int, kind: Pass, *, mark: bool = False) -> PassTime:
         """A pass of a chunk; of its equal layers a few are timed and the rest extrapolated."""
         first, last, count, loads = self._chunk_kind(stage.number, chunk)
-        place = (*self._layout_key, first, last, kind, mark, self.offsets[stage.number])
+        place = (*self.layout_key, first, last, kind, mark, self.offsets[stage.number])
         known, sharded = self.times.passes, self.context.sharded
         # where the reductions of a pass go by bucket, or layers differ, nothing is left out
         few = 4 + self.training.sharding.prefetch if sharded else 2
@@ -258,6 +258,28 @@ class ClosedForm:
             shift = float((later.max() - end.max()) * (m - played) / pp)
         return begin, end, shift
 
+    # --- bounds
+
+    @cached_property
+    def places(self) -> tuple[int, ...]:
+        """Places in a host where stages begin, each once."""
+        return tuple(sorted(set(self.offsets)))
+
+    def least_ps(self, collective: Collective) -> float:
+        """The time in ps that a pass's communication takes by itself, in the stage where it takes least."""
+        stages = [self.stages[self.offsets.index(place)] for place in self.places]
+        made = [self.groups.within(collective, s.number, s.units, s.cell, s.actors) for s in stages]
+        return min(self.clock.durations[one[0][0]] if one else 0.0 for one in made)
+
+    @cached_property
+    def optimizers_ps(self) -> F64:
+        """[stages] ps of the optimizer behind a stage's passes, of those that can be last."""
+        took, optimizer = np.zeros(self.layout.pp), OptimizerStep(self.context, self._last_stages)
+        if not self.training.overlap.optimizer:  # otherwise bucket by bucket, beside the passes
+            for s in self._last_stages:
+                took[s] = optimizer.optimizer_ps(*self.job.split_parameters(s))
+        return took
+
     # --- the step
 
     @cached_property
@@ -272,12 +294,7 @@ class ClosedForm:
         Left out are parameters gathered at the start, and gradients that the optimizer waits for.
         """
         _, end, shift = self._played(np.zeros((self.layout.pp, self.job.chunks)), self._messages())
-        optimizer = OptimizerStep(self.context, self._last_stages)
-        apart = self.training.overlap.optimizer  # bucket by bucket, beside the passes
-        return shift + max(
-            float(end[:, s].max()) + (0 if apart else optimizer.optimizer_ps(*self.job.split_parameters(s)))
-            for s in self._last_stages
-        )
+        return shift + max(float(end[:, s].max()) + float(self.optimizers_ps[s]) for s in self._last_stages)
 
     def estimate(self) -> Estimate:
         """The step's time and where it goes."""

@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import Any, cast
 
 from fabrictwin.workload.job.job import Job
-from fabrictwin.workload.layers.pass_script import Script
-from fabrictwin.workload.layers.roofline import Cost
+from fabrictwin.workload.layers.pass_script import FixedScript, Script
 from fabrictwin.workload.layers.stage_segments import Segment, Segments
 
 
@@ -45,24 +44,18 @@ class CachedJob(Job):
 _SCRIPTS: dict[tuple[object, ...], tuple[Script, Script]] = {}
 
 
-class _Summed(Script):
-    """A script whose compute is added up once."""
-
-    @cached_property
-    def _sum(self) -> Cost:
-        return super().cost()
-
-    def cost(self) -> Cost:
-        return self._sum
-
-
 def key_of(job: Job) -> tuple[object, ...]:
     """A key of all that the scripts of a job's layers depend on."""
     training = job.training
     return (
         *(job.hardware.gpu, job.shape, training.precision, training.scaling, training.recompute),
         training.recompute_ends_early,
-        *(training.attention_throughput, training.attention_backward_throughput, job.compute_share),
+        *(
+            training.attention,
+            training.attention_throughput,
+            training.attention_backward_throughput,
+            job.compute_share,
+        ),
         *(training.eager_share, training.product_share, training.wide_layers),
         *(training.kernels, training.host),
     )
@@ -93,7 +86,13 @@ class CachedSegments(Segments):
         key = (*self.key, load, kind, wide)
         if key not in _SCRIPTS:
             made = self._make_layer(load, kind, wide)
-            _SCRIPTS[key] = cast(Any, tuple(_Summed(s.items, s.keys) for s in made))
+            _SCRIPTS[key] = cast(Any, tuple(FixedScript.of(s) for s in made))
+        return _SCRIPTS[key]
+
+    def _attention_scripts(self) -> tuple[Script, Script]:
+        key = (*self.key, "attention")
+        if key not in _SCRIPTS:
+            _SCRIPTS[key] = super()._attention_scripts()
         return _SCRIPTS[key]
 
     def layer(self, number: int) -> Segment:
@@ -122,7 +121,7 @@ class CachedSegments(Segments):
         key = (*self.key, name)
         if key not in _SCRIPTS:
             made = make()
-            _SCRIPTS[key] = cast(Any, tuple(_Summed(s.items, s.keys) for s in (made.forward, made.backward)))
+            _SCRIPTS[key] = cast(Any, tuple(FixedScript.of(s) for s in (made.forward, made.backward)))
         return _SCRIPTS[key]
 
     def of(self, stage: int, chunk: int) -> list[Segment]:

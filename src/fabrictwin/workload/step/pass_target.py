@@ -14,18 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from fabrictwin.workload.job.job_communications import Groups, Made, slowed_ps
-from fabrictwin.workload.layers.pass_script import Collective, Compute, Part, Script, Start
+from fabrictwin.workload.layers.pass_script import LABELS, Collective, Compute, Part, Script, Start
 from fabrictwin.workload.layers.roofline import NOTHING, Cost
 from fabrictwin.workload.step.step_context import Stage
 
 Mark = TypeVar("Mark")  # a point of the pass that something else can wait for
-
-LABELS = {
-    "forward": ("forward", "compute"),
-    "backward": ("backward", "compute"),
-    "weight": ("backward", "compute"),
-    "recompute": ("recompute", "recompute"),
-}
 
 
 @dataclass
@@ -69,13 +62,18 @@ class PassTarget(ABC, Generic[Mark]):
         """End the stretch of compute of one label."""
         if self._label is None:
             return
-        took = self._pending.took_ps(self._launch_ps) * self.slow
+        label, self._label = self._label, None
+        pending, self._pending = self._pending, NOTHING
+        self.stretch(pending.took_ps(self._launch_ps) * self.slow, label)
+
+    def stretch(self, took_ps: float, label: tuple[str, str]) -> None:
+        """Compute that takes so long by itself, and longer beside communications that take multiprocessors."""
         extra = 0.0
         for other in self._beside.values():
-            extra += slowed_ps(took, other.left_ps, other.sms, self.groups.sm_count)
-            other.left_ps = max(0.0, other.left_ps - took)
-        self._spend(took + extra, self._label)
-        self._pending, self._label = NOTHING, None
+            if other.sms:
+                extra += slowed_ps(took_ps, other.left_ps, other.sms, self.groups.sm_count)
+                other.left_ps = max(0.0, other.left_ps - took_ps)
+        self._spend(took_ps + extra, label)
 
     def start(self, key: object, collective: Collective) -> None:
         """Begin a communication after what was done so far."""

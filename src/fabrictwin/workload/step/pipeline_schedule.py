@@ -22,6 +22,10 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
+import numpy as np
+
+from fabrictwin.base.arrays import I32
+
 Schedule = Literal["1f1b", "gpipe", "zero-bubble"]
 
 
@@ -41,11 +45,7 @@ class Task(NamedTuple):
 
 def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> list[Task]:
     """The tasks of a stage in order."""
-    ahead = min(stages - stage - 1, micro_batches)
-    order = [Task(Pass.FORWARD, i) for i in range(ahead)]
-    for i in range(micro_batches - ahead):
-        order += [Task(Pass.FORWARD, ahead + i), Task(Pass.BACKWARD, i)]
-    return order + [Task(Pass.BACKWARD, i) for i in range(micro_batches - ahead, micro_batches)]
+    return _tasks(_in_turn(stages - stage - 1, stages, 1, micro_batches))
 
 
 def gpipe(micro_batches: int) -> list[Task]:
@@ -67,18 +67,40 @@ def zero_bubble(stage: int, stages: int, micro_batches: int) -> list[Task]:
 
 def interleaved(stage: int, stages: int, chunks: int, micro_batches: int) -> list[Task]:
     """The tasks of a stage in order. `micro_batches` is a multiple of `stages`."""
+    return _tasks(_in_turn(_ahead(stage, stages, chunks), stages, chunks, micro_batches))
+
+
+def _ahead(stage: int, stages: int, chunks: int) -> int:
+    """Forwards before a stage's first backward."""
+    after = stages - stage - 1
+    return after if chunks == 1 else 2 * after + (chunks - 1) * stages
+
+
+def _in_turn(ahead: int, stages: int, chunks: int, micro_batches: int) -> I32:
+    """[3, tasks] kind, micro-batch, chunk: so many forwards, then one forward and one backward in turn."""
     total = micro_batches * chunks
+    ahead = min(ahead, total)
+    k = np.arange(total, dtype=np.int32)
+    group, within = np.divmod(k, stages * chunks)
+    chunk, micro_batch = within // stages, group * stages + within % stages
+    forward = np.where(k < ahead, k, 2 * k - ahead)
+    backward = np.where(k < total - ahead, ahead + 2 * k + 1, total + k)
+    columns = np.empty((3, 2 * total), np.int32)
+    columns[:, forward] = np.full(total, Pass.FORWARD), micro_batch, chunk
+    columns[:, backward] = np.full(total, Pass.BACKWARD), micro_batch, chunks - 1 - chunk
+    return columns
 
-    def task(kind: Pass, k: int) -> Task:
-        group, within = divmod(k, stages * chunks)
-        chunk, i = divmod(within, stages)
-        return Task(kind, group * stages + i, chunk if kind is Pass.FORWARD else chunks - 1 - chunk)
 
-    ahead = min(2 * (stages - stage - 1) + (chunks - 1) * stages, total)
-    order = [task(Pass.FORWARD, k) for k in range(ahead)]
-    for k in range(total - ahead):
-        order += [task(Pass.FORWARD, ahead + k), task(Pass.BACKWARD, k)]
-    return order + [task(Pass.BACKWARD, k) for k in range(total - ahead, total)]
+def _tasks(columns: I32) -> list[Task]:
+    passes = tuple(Pass)
+    return [Task(passes[kind], micro_batch, chunk) for kind, micro_batch, chunk in columns.T.tolist()]
+
+
+def columns_of(schedule: Schedule, stage: int, stages: int, chunks: int, micro_batches: int) -> I32:
+    """[3, tasks] kind, micro-batch and chunk of a stage's tasks in order."""
+    if chunks > 1 or schedule == "1f1b":
+        return _in_turn(_ahead(stage, stages, chunks), stages, chunks, micro_batches)
+    return np.array(order_of(schedule, stage, stages, chunks, micro_batches), np.int32).T
 
 
 def order_of(schedule: Schedule, stage: int, stages: int, chunks: int, micro_batches: int) -> list[Task]:

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fabrictwin.workload.job.job_communications import Groups, Made
-from fabrictwin.workload.layers.pass_script import Collective
+from fabrictwin.workload.layers.pass_script import (
+    LABELS,
+    Collective,
+    Compute,
+    FixedScript,
+    Script,
+    Start,
+    Stretch,
+)
 from fabrictwin.workload.step.pass_target import PassTarget
 from fabrictwin.workload.step.step_clock import StepClock
 from fabrictwin.workload.step.step_context import Stage
@@ -49,6 +57,22 @@ class TimedPass(PassTarget[float]):
         self._durations, self._gates = clock.durations, gates
         self._streams: dict[str, float] = {}
         self._until: dict[object, float] = {}
+
+    def lay(self, script: Script) -> None:
+        """Take all items of a script; of one that is fixed, stretches of compute as they were added up."""
+        if not isinstance(script, FixedScript) or not self.groups.several(script.groups):
+            super().lay(script)
+            return
+        for item in script.joined:
+            if isinstance(item, Compute):
+                self.compute(item.cost, item.part)
+            elif isinstance(item, Stretch):
+                self.flush()
+                self.stretch(item.cost.took_ps(self._launch_ps) * self.slow, LABELS[item.part])
+            elif isinstance(item, Start):
+                self.start(("script", item.key), item.collective)
+            else:
+                self.wait(("script", item.key))
 
     def _spend(self, took_ps: float, label: tuple[str, str]) -> None:
         self.now += took_ps

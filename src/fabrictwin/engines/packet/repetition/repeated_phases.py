@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fabrictwin.base.arrays import I64
-from fabrictwin.engines.packet.program_front import ProgramFront
+from fabrictwin.engines.packet.repetition.program_front import ProgramFront
 from fabrictwin.program.program import Operations
 
 if TYPE_CHECKING:
