@@ -184,6 +184,23 @@ def test_priorities_share_a_link_by_their_weights(weights):
     assert heavy / light == pytest.approx(weights[1] / weights[0], rel=0.05)
 
 
+def test_a_priority_that_sent_alone_owes_the_others_nothing():
+    """A flow has the link for half a millisecond; from when another comes, it has three quarters of it."""
+    twin = boxes(4, "ethernet")
+    options = options_of(Packet(virtual_lanes=2, ets_weights=[3, 1], control="none"), "ethernet", 1)
+    network = PacketNetwork(twin.fabric, twin.routes, options)
+    ends = [network.connections.remote(source, 2, sl=source) for source in (0, 1)]
+    first = network.connections.connect(ends)
+    network.machine.add_tasks(np.ones(1, int), np.array([first]), np.array([1 << 30]), np.zeros(1, int))
+    network.machine.run(500 * 10**6)
+    network.machine.add_tasks(np.ones(1, int), np.array([first + 1]), np.array([1 << 30]), np.zeros(1, int))
+    network.machine.run(600 * 10**6)
+    before = [int(qp.expected) for qp in network.machine.state.qp[:2]]
+    network.machine.run(900 * 10**6)
+    alone, late = (int(qp.expected) - had for qp, had in zip(network.machine.state.qp[:2], before, strict=True))
+    assert alone / late == pytest.approx(3.0, rel=0.05)
+
+
 def test_a_strict_priority_takes_the_link():
     low, high = meet("ethernet", [0, 1], virtual_lanes=2, strict_priorities=[1])
     assert low < 0.01 * high

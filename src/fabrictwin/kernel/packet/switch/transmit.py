@@ -110,7 +110,8 @@ def choose(state, at, port, now):
                     packet.marks |= ECN
                     state.count[place(at)].ecn_marks += 1
             outlet.queued -= packet.wire
-            outlet.deficit -= packet.wire
+            # a lane that sends alone owes the others its last packet, not all that it has sent
+            outlet.deficit = max(outlet.deficit, 0) - packet.wire
             outlet.last_tx = now
             if port.traits & ARBITRATED:
                 charge(state, at, packet.wire)
@@ -124,7 +125,7 @@ def choose(state, at, port, now):
                 if port.traits & CREDIT:
                     outlet.credit -= blocks(state.packet[place(p)].wire)
                 state.queued[place(at)] += state.packet[place(p)].wire
-                outlet.deficit -= state.packet[place(p)].wire
+                outlet.deficit = max(outlet.deficit, 0) - state.packet[place(p)].wire
                 outlet.last_tx = now
                 if port.traits & ARBITRATED:
                     charge(state, at, state.packet[place(p)].wire)
