@@ -99,7 +99,7 @@ def test_every_key_reaches_the_engine():
         "packet_limit": 1000,
         "message_limit": 100,
         "parts": 4,
-        "repeats": False,
+        "fast_forward": "0.5%",
     }
     infiniband = {
         "credit_buffer": "64 KiB",
@@ -121,7 +121,7 @@ def test_every_key_reaches_the_engine():
     }
     default = flat(PacketOptions())
     reached = set()
-    lossy = {"lossy_priorities": [1]}  # of a lossless network
+    lossy = {"lossy_priorities": [1], "fast_forward": "off"}  # of a lossless network
     for technology, more in (("infiniband", infiniband), ("ethernet", ethernet), ("ethernet", lossy)):
         found = options_of(Packet.model_validate(given | more | {"balance": "adaptive"}), technology, 7)
         reached |= {name for name, value in flat(found).items() if value != default[name]}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
+import subprocess
+import sys
 import tomllib
 from enum import IntEnum
 from pathlib import Path
@@ -11,8 +14,10 @@ import numba
 import numpy as np
 import pytest
 from numba import config, types
+from numba.core.caching import Cache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import DefaultPassBuilder
+from numba.core.cpu import CPUContext
 from numba.core.dispatcher import Dispatcher
 
 from fabrictwin.kernel.jit.decorators import helper, hot_entry, outlined
@@ -52,6 +57,38 @@ def test_the_pipeline_has_a_place_behind_type_annotation():
 
 def test_calls_are_resolved_by_the_dispatchers_template():
     assert list(inspect.signature(Dispatcher.get_call_template).parameters) == ["self", "args", "kws"]
+
+
+def test_a_cache_is_loaded_behind_a_refresh_and_a_guard():
+    source = inspect.getsource(Cache.load_overload)
+    assert source.count("target_context.refresh()") == 1
+    assert "with self._guard_against_spurious_io_errors():\n            return self._load_overload(" in source
+    assert list(inspect.signature(Cache._load_overload).parameters) == ["self", "sig", "target_context"]
+    assert "rtsys.initialize(self)" in inspect.getsource(CPUContext.load_additional_registries)
+
+
+@compiled
+@pytest.mark.parametrize("plain", ["0", "1"])
+def test_a_cached_entry_is_loaded_without_what_compiles_it(tmp_path, plain):
+    """It allocates and counts references; the second process loads what the first one compiled."""
+    program = (
+        "import sys, numpy as np\n"
+        "from fabrictwin.kernel.flow import sums\n"
+        "order = np.zeros(3, np.int32)\n"
+        "made = sums.places_by(np.zeros(3, np.int64), np.array([1, 0, 1], np.int32), 2, np.zeros(2, np.int64),"
+        " order, np.zeros(4, np.int32))\n"
+        "loaded, hits = 'numba.np.arraymath' in sys.modules, sums.places_by.stats.cache_hits\n"
+        "print(made, order.tolist(), loaded, sum(hits.values()))\n"
+    )
+    environment = os.environ | {"FABRICTWIN_CACHE": str(tmp_path), "FABRICTWIN_PLAIN_NUMBA": plain}
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+        for _ in range(2)
+    )
+    assert first == "2 [1, 0, 2] True 0\n"
+    assert second == f"2 [1, 0, 2] {plain == '1'} 1\n"
 
 
 @compiled

@@ -218,3 +218,35 @@ def test_what_a_compiler_complains_of_is_handed_back(tmp_path: Path) -> None:
         pytest.skip("no C compiler")
     (tmp_path / "broken.c").write_text("int main(void) { return x; }\n")
     assert "undeclared" in compiling.compile_library(COMPILER, tmp_path, tmp_path / "made.so")
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C compiler")
+@pytest.mark.parametrize(
+    ("engine", "code", "said"),
+    [
+        ("packet", 2, "run.packet.control: got control on InfiniBand, expected it only on Ethernet"),
+        ("analytic", 0, "run.packet is not used: analytic has no packets"),
+    ],
+)
+def test_packets_of_programs_are_those_of_the_spec(tmp_path: Path, engine: str, code: int, said: str) -> None:
+    spec = tmp_path / "spec.yaml"
+    network = "{technology: infiniband, switch: qm8700, topology: {kind: single-switch}}"
+    spec.write_text(
+        "schema: 1\nname: s\ncluster:\n  hosts: {type: pcie-box, count: 2}\n"
+        f"  network: {network}\nrun: {{packet: {{control: dcqcn}}}}\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "fabrictwin",
+        "exec",
+        "--cluster",
+        str(spec),
+        "--engine",
+        engine,
+        "--",
+        "true",
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == code, ended.stderr
+    assert said in ended.stderr

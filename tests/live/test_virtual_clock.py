@@ -6,6 +6,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +61,38 @@ def test_every_way_to_sleep_takes_its_time_on_the_twins_clock(live: LiveTwin, tm
     (wall,) = re.findall(r"^wall (\d+) (\d+) (\d+)$", ended.output, re.M)
     assert len(set(wall)) == 1
     assert abs(int(wall[0]) - time.time()) < 3600 + 120
+
+
+TALKERS = """
+import socket, struct, sys, threading, time
+listener = socket.create_server(("127.0.0.1", 0))
+def serve():
+    other, _ = listener.accept()
+    for _ in range(200):
+        got = b""
+        while len(got) < 8:
+            got += other.recv(8 - len(got))
+        other.sendall(got)
+thread = threading.Thread(target=serve)
+thread.start()
+client = socket.create_connection(listener.getsockname())
+before = time.monotonic()
+for _ in range(200):
+    client.sendall(b"abcd")
+    client.sendall(b"efgh")  # the machine's TCP would keep it back for 40 ms
+    assert client.recv(8) == b"abcdefgh"
+print("took", time.monotonic() - before)
+thread.join()
+"""
+
+
+def test_messages_by_tcp_take_no_time(live: LiveTwin) -> None:
+    """Time does not move on to what another program sleeps for while a message is under way."""
+    sleeper = live.start("host-1", [sys.executable, "-c", "import time\nfor _ in range(500): time.sleep(0.001)"])
+    ended = live.run("host-0", [sys.executable, "-c", TALKERS], timeout_s=120)
+    sleeper.wait(60)
+    (took,) = re.findall(r"^took (\S+)$", ended.output, re.M)
+    assert float(took) < 1e-4  # Python's own looks at the clock
 
 
 def _figures(live: LiveTwin, program: str, size: int, iterations: int) -> list[float]:

@@ -16,6 +16,8 @@ from fabrictwin.serving.config.server import server, serving_section
 from fabrictwin.serving.predict import Prediction, predict
 from fabrictwin.serving.report.bench import latencies
 from fabrictwin.serving.scheduler.release import NAMES
+from fabrictwin.serving.step.kernels import Kernels
+from fabrictwin.workload.model.model_blocks import Weights
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -87,10 +89,34 @@ def test_kv_blocks_from_memory(tmp_path: Path) -> None:
     assert split.server.layout.blocks * 16 > 2.1 * tokens
 
 
+def test_weights_are_stored_as_the_models_file_says(tmp_path: Path) -> None:
+    """An H100 multiplies no fp4: weights of 4 bits are widened while they are read, and prompts gain nothing."""
+    model = json.loads((EXAMPLES / "models/llama-3-8b.json").read_text())
+
+    def fields(**stored: Any) -> Any:
+        told = {"model": {**model, "quantization_config": stored}} if stored else {}
+        return predicted(tmp_path, **told).fields
+
+    awq = fields(quant_method="awq", bits=4)
+    assert awq == predicted(tmp_path, quantization="int4").fields
+    assert fields(quant_method="fp8") == predicted(tmp_path, quantization="fp8").fields
+    fp4, wide = Kernels("h100-sxm", Weights("fp4", "fp4")), Kernels("h100-sxm")
+    assert fp4.linear(8, 14336, 4096) < 0.6 * wide.linear(8, 14336, 4096)
+    assert fp4.linear(8192, 14336, 4096) > 0.97 * wide.linear(8192, 14336, 4096)
+    with pytest.raises(ConfigError, match="got hqq of the model's quantization_config, expected one of none, fp8"):
+        fields(quant_method="hqq")
+
+
+def test_the_longest_request_is_the_models(tmp_path: Path) -> None:
+    spec = load_spec(spec_file(tmp_path, {"max_model_len": None}))
+    assert server(spec, serving_section(spec)).scheduler.max_model_len == 8192
+
+
 def test_more_gpus_and_fewer_bits_are_faster(tmp_path: Path) -> None:
     base = predicted(tmp_path).fields["median_tpot_ms"]
     assert predicted(tmp_path, tensor_parallel_size=4).fields["median_tpot_ms"] < 0.6 * base
     assert predicted(tmp_path, quantization="fp8").fields["median_tpot_ms"] < 0.75 * base
+    assert predicted(tmp_path, quantization="int4").fields["median_tpot_ms"] < 0.55 * base
     captured, eager = (
         predicted(tmp_path, tensor_parallel_size=8, enforce_eager=eager).fields["median_tpot_ms"]
         for eager in (False, True)

@@ -138,7 +138,7 @@ def test_experts_read_what_tokens_meet_and_move_every_row():
 
     def took(tokens: float, ranks: float = 1, inner: float = 1536, ups: float = 2) -> float:
         shape = np.array([[tokens, 4096, inner, 8, 128, ranks, ups, 0.0]], float)
-        return float(experts.experts_us(first, CHIP, 2.0, shape)[0])
+        return float(experts.experts_us(first, CHIP, Format(2.0, cast=False), shape)[0])
 
     assert took(1) < 0.2 * took(16)  # 8 experts' weights, then all 128
     assert took(32) < 1.5 * took(16)

@@ -90,6 +90,15 @@ def fidelity(*choices: str, default: str | None = None, help: str) -> Decorator[
     return click.option("--fidelity", type=click.Choice(choices), default=default, help=help)
 
 
+def fast_forward(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option `--fast-forward`, as `run.packet.fast_forward` takes it."""
+    return click.option(
+        "--fast-forward",
+        metavar="SHARE",
+        help="Packets: the error that skipping steady steps may make (0.1%), exact, or off; otherwise the spec's.",
+    )(command)
+
+
 # for commands that read it once, and for those that keep something beside it or read it again
 CLUSTER = click.argument(
     "cluster",

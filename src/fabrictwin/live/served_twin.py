@@ -14,6 +14,7 @@ from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.base.interrupt import serving
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import load_cluster
+from fabrictwin.engines.packet.packet_options import PacketOptions, options_of
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.live.server import Server
 from fabrictwin.twin.spec_twin import faulty_twin
@@ -28,8 +29,8 @@ _DOWN = 1  # PortInfo's port state
 class ServedTwin:
     """Serves from `start` to `close`."""
 
-    def __init__(self, twin: Twin, *, engine: Fidelity = "packet") -> None:
-        self.server = Server(twin, engine=engine)
+    def __init__(self, twin: Twin, *, engine: Fidelity = "packet", packet: PacketOptions | None = None) -> None:
+        self.server = Server(twin, engine=engine, packet=packet)
         self.socket = self.server.socket
         self._changes: queue.SimpleQueue[Mapping[int, int | None]] = queue.SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -71,7 +72,9 @@ def serve_data(cluster: Path, state: SubnetState, say: Callable[[str], None]) ->
     Forwarding tables are those that the twin computes; they stay when the manager reroutes. Raises ConfigError.
     """
     spec = load_cluster(cluster)
-    served = ServedTwin(faulty_twin(build(spec.cluster, spec=spec), spec))
+    twin = faulty_twin(build(spec.cluster, spec=spec), spec)
+    packet = options_of(spec.run.packet, twin.fabric.technology, spec.run.seed, spec.qos)
+    served = ServedTwin(twin, packet=packet)
     peers = served.server.world.fabric.port_peer  # ports count alike without dead cables
 
     def changed(slot: int, now_ps: int) -> None:

@@ -25,6 +25,7 @@ from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.play import compile_messages
+from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.live import sysfs, wire
 from fabrictwin.live.client import Client
 from fabrictwin.live.clock.clock_page import write_processors
@@ -59,11 +60,17 @@ class Server:
     """Adapters of a twin, for programs on its hosts. Runs in one thread."""
 
     def __init__(
-        self, twin: Twin, *, engine: Fidelity = "packet", log: IO[str] | None = None, clock: ClockName = "real"
+        self,
+        twin: Twin,
+        *,
+        engine: Fidelity = "packet",
+        packet: PacketOptions | None = None,
+        log: IO[str] | None = None,
+        clock: ClockName = "real",
     ) -> None:
         self.engine = engine
         self.memory = ClientMemory()
-        running = twin.start_engine(engine)
+        running = twin.start_engine(engine, packet)
         running.await_changes(True)  # a cut link is no error of the model
         self.world = World(twin, engine=running, process_memory=self.memory)
         self.statistics = Statistics(log)

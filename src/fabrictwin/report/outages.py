@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from fabrictwin.base.units import format_time
-from fabrictwin.subnet.operation.managed_fabric import Entry
-from fabrictwin.subnet.operation.sweep_text import entry_text
 
 MOST_ENTRIES = 5
 
@@ -57,6 +55,14 @@ def _job_path(path: dict[str, Any]) -> str:
     return f"{path['source']} to {path['destination']}: {before} -> {after}{state}"
 
 
+def _entry(entry: dict[str, Any]) -> str:
+    # heavy to import, and few runs are managed
+    from fabrictwin.subnet.operation.managed_fabric import Entry
+    from fabrictwin.subnet.operation.sweep_text import entry_text
+
+    return entry_text(Entry(**entry))
+
+
 def outage_lines(managed: dict[str, Any]) -> list[str]:
     """Lines of the terminal's block."""
     lines = [
@@ -73,7 +79,7 @@ def outage_lines(managed: dict[str, Any]) -> list[str]:
         if len(event["job_paths"]) > MOST_ENTRIES:
             lines.append(f"        and {len(event['job_paths']) - MOST_ENTRIES:,} more")
         lines.append(f"      {event['table_entries_changed']:,} table entries changed")
-        lines += [f"        {entry_text(Entry(**entry))}" for entry in event["entries"][:MOST_ENTRIES]]
+        lines += [f"        {_entry(entry)}" for entry in event["entries"][:MOST_ENTRIES]]
         if event["table_entries_changed"] > MOST_ENTRIES:
             lines.append(f"        and {event['table_entries_changed'] - MOST_ENTRIES:,} more")
         lines += [f"      found {finding}" for finding in event["findings"]]
@@ -94,7 +100,7 @@ def outage_table(managed: dict[str, Any] | None) -> dict[str, Any] | None:
             for path in event["job_paths"][: 4 * MOST_ENTRIES]
         ],
         "entries": [
-            f"{event['what']}: {entry_text(Entry(**entry))}"
+            f"{event['what']}: {_entry(entry)}"
             for event in events
             for entry in event["entries"][: 4 * MOST_ENTRIES]
         ],

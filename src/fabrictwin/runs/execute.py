@@ -49,12 +49,13 @@ SECTIONS = ("cluster", "workload", "placement", "faults", "run", "nccl")
 
 def lower_workload(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
     """The spec's workload on the hosts that its placement gives it. Raises ConfigError."""
-    from fabrictwin.workload.captured.captured_program import lower_captured
-    from fabrictwin.workload.step.training_step import lower
-
     try:
         if is_captured(spec):
+            from fabrictwin.workload.captured.captured_program import lower_captured
+
             return lower_captured(spec, blueprint, fabric)
+        from fabrictwin.workload.step.training_step import lower
+
         return lower(spec, blueprint, fabric)
     except OverflowError:
         raise spec.error("workload", "got sizes that take longer than the twin's clock can count") from None
@@ -70,8 +71,12 @@ class Prepared:
     disturbed: Disturbances  # what happens while the job runs
 
 
-def with_overrides(spec: Spec, *, fidelity: str | None = None, seed: int | None = None) -> Spec:
+def with_overrides(
+    spec: Spec, *, fidelity: str | None = None, seed: int | None = None, fast_forward: str | None = None
+) -> Spec:
     """The spec with what the command line says put over its `run` section. Raises ConfigError."""
+    if fast_forward is not None:
+        spec = spec.with_({"run.packet.fast_forward": fast_forward})
     if seed is not None and not 0 <= seed < 2**63:
         raise ConfigError(f"got {seed}, expected a whole number from 0 to 2^63 - 1", key="--seed")
     update = {key: value for key, value in (("fidelity", fidelity), ("seed", seed)) if value is not None}
@@ -301,7 +306,12 @@ def _repeat_note(engine: Engine) -> list[str]:
         "repeat communications inside hosts that were played before": engine.packets.repeated(),
         "repeat the packets before them, in long transfers": engine.packets.fast_forwarded(),
     }
-    return [f"{share:.1%} of packet-hops {which}" for which, share in shares.items() if share]
+    notes = [f"{share:.1%} of packet-hops {which}" for which, share in shares.items() if share]
+    if engine.packets.skip_error:
+        share, error = engine.packets.forecast()
+        skipped = f"{share:.1%} of packet-hops were skipped as steps like those before, expected error {error:.2%}"
+        notes.append(skipped if share else "no steps were steady enough to be skipped")
+    return notes
 
 
 def _gains(spec: Spec, twin: Twin) -> tuple[Gain, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fabrictwin.cli.options import capture_options, file, seeded
+from fabrictwin.cli.options import fast_forward as fast_forward_option
 from fabrictwin.cli.options import fidelity as fidelity_option
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json to stdout and nothing else.")
 @click.option("--dry-run", is_flag=True, help="Say what would run, and simulate nothing.")
 @seeded(help="The seed; otherwise the spec's.")
+@fast_forward_option
 @capture_options
 @click.option("--open", "open_report", is_flag=True, help="Open the report in a browser afterwards.")
 def run(
@@ -31,6 +33,7 @@ def run(
     as_json: bool,
     dry_run: bool,
     seed: int | None,
+    fast_forward: str | None,
     capture: CaptureRequest | None,
     open_report: bool,
 ) -> None:
@@ -43,7 +46,9 @@ def run(
     from fabrictwin.runs import execute
     from fabrictwin.runs.folder import check_target, run_folder
 
-    read = execute.with_overrides(load_spec(spec, sys.stdin), fidelity=fidelity, seed=seed)
+    read = execute.with_overrides(
+        load_spec(spec, sys.stdin), fidelity=fidelity, seed=seed, fast_forward=fast_forward
+    )
     wanted = out or (Path(read.run.out) if read.run.out else None)
     if dry_run:
         from fabrictwin.runs.dry_run import dry_run as try_out

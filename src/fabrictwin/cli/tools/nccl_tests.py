@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from fabrictwin.cli.options import fast_forward as fast_forward_option
 from fabrictwin.cli.options import fidelity as fidelity_option
 from fabrictwin.cli.options import file, number, written
 
@@ -50,7 +51,8 @@ SHORT = {"minbytes": "-b", "maxbytes": "-e", "stepbytes": "-i"}
 @number("--np", least=1, help="Processes; otherwise as many as fill the hosts.")
 @click.option("--nccl-version", default="", metavar="VERSION", help="The NCCL to be, such as 2.21.5.")
 @file("--nccl-conf", help="A file like /etc/nccl.conf.")
-def nccl_tests(test: str, cluster: str, output: Path | None, **given: Any) -> None:
+@fast_forward_option
+def nccl_tests(test: str, cluster: str, output: Path | None, fast_forward: str | None, **given: Any) -> None:
     """Measure a collective at growing sizes, as nccl-tests does. NCCL_* are taken from the environment."""
     import os
     import sys
@@ -64,6 +66,8 @@ def nccl_tests(test: str, cluster: str, output: Path | None, **given: Any) -> No
     if output is not None and not output.absolute().parent.is_dir():
         raise ConfigError("cannot be written: its folder is not there", file=output)
     spec = load_cluster(cluster, sys.stdin)
+    if fast_forward is not None:
+        spec = spec.with_({"run.packet.fast_forward": fast_forward})
     try:
         with Progress() as progress:
             found = measure(

@@ -7,10 +7,11 @@ engine is set up.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from fabrictwin.base.congestion_controls import CONTROLS, PRESETS, Control, DcqcnSet, Preset
 from fabrictwin.base.units import PS_PER_US, Duration, Rate, Size
@@ -18,6 +19,25 @@ from fabrictwin.cluster.spec.cluster_section import Model
 
 Balance = Literal["routed", "adaptive", "spray"]
 Yes = Annotated[bool, Field(strict=True)]
+
+
+FORWARD = re.compile(r"^(off|exact|\d{1,2}(\.\d{1,4})? ?%)$")
+
+
+def _forward(value: object) -> str:
+    """Return off, exact or a share of at most 10 %; YAML takes a bare off for False."""
+    text = "off" if value is False else str(value)
+    if not FORWARD.match(text) or not 0 < (forward_share(text) or 0.1) <= 0.1:
+        raise ValueError(f"got {text!r}, expected off, exact, or the error that is allowed (0.1%, at most 10%)")
+    return text
+
+
+def forward_share(text: str) -> float | None:
+    """Return the share that `fast_forward` allows, None where it names none."""
+    return float(text.rstrip("% ")) / 100 if text.endswith("%") else None
+
+
+FastForward = Annotated[str, BeforeValidator(_forward)]
 
 
 def _whole(least: int, most: int) -> object:
@@ -99,7 +119,7 @@ class Packet(Model):
     gpudirect: Yes | None = None
     staging_chunk: Size | None = None
     staging_time: Duration | None = None
-    repeats: Yes | None = None
+    fast_forward: FastForward | None = None
     memory_limit: Size | None = None
     packet_limit: Annotated[int, _whole(1, 10**15)] | None = None
     message_limit: Annotated[int, _whole(1, 10**9)] | None = None

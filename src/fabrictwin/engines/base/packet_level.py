@@ -109,6 +109,15 @@ class PacketLevel(Protocol):
         """Return the share of the packet-hops so far that was skipped, as periods of long transfers."""
         ...
 
+    @property
+    def skip_error(self) -> float:
+        """Share of the time that skipping steady steps may move it by; 0: none are skipped."""
+        ...
+
+    def forecast(self) -> tuple[float, float]:
+        """Return (share of the packet-hops that was skipped as steady steps, the error of the time so far)."""
+        ...
+
     def port_counters(self) -> dict[str, I64]:
         """Counters of ports by the name that operators know, each of shape [ports]."""
         ...

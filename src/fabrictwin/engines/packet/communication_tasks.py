@@ -123,6 +123,7 @@ class PlacedTasks:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self._places: dict[tuple[int, int], list[Place]] = {}
+        self._under_way: dict[int, tuple[Place, int]] = {}  # by the task that waits for the last
 
     def place(self, tasks: Tasks, then: int) -> None:
         """Place tasks and start those that wait for nothing; task `then` waits for the last.
@@ -137,3 +138,13 @@ class PlacedTasks:
             self.machine.check_memory(0)
             places.append(free)
         self.machine.place(tasks, free, then=then)
+        self._under_way[then] = free, size[0]
+
+    def alone(self) -> tuple[int, Place, int] | None:
+        """Return the only communication under way, as (the task that ends it, its place, its tasks), or None."""
+        done_ps = self.machine.state.task.done_ps
+        self._under_way = {end: of for end, of in self._under_way.items() if done_ps[end] < 0}
+        if len(self._under_way) != 1:
+            return None
+        ((end, (place, count)),) = self._under_way.items()
+        return end, place, count

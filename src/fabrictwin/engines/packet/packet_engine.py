@@ -48,7 +48,7 @@ class PacketEngine:
         self.packets = NetworkPackets(self)
         self.operations = PacketOperations(self.network)
         self.transfers = PacketTransfers(self.network)
-        self.fast_forward = FastForward(self.network)
+        self.fast_forward = FastForward(self.network, self.operations.placed)
         self.messages: PacketMessages | None = None  # once a flow is open
         self.observer: Observer | None = None
         self._has_operations = False
@@ -222,6 +222,17 @@ class NetworkPackets:
     def fast_forwarded(self) -> float:
         hops = int(self.network.machine.state.clock[0].hops)
         return self._engine.fast_forward.hops / max(hops, 1)
+
+    @property
+    def skip_error(self) -> float:
+        return self.network.options.hosts.skip_error
+
+    def forecast(self) -> tuple[float, float]:
+        steps = self._engine.fast_forward.steps
+        if steps is None:
+            return 0.0, 0.0
+        clock = self.network.machine.state.clock[0]
+        return steps.hops / max(int(clock.hops), 1), steps.error_ps / max(int(clock.now), 1)
 
     def port_counters(self) -> dict[str, I64]:
         return port_counters.port_counters(self.network)

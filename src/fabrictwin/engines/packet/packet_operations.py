@@ -66,7 +66,7 @@ class PacketOperations:
         self._end_operation: dict[int, int] = {}
         self._logged: list[int] = []
         self._called: dict[int, _Posted] = {}  # by the task at the start of an operation
-        self._placed = PlacedTasks(network.machine)
+        self.placed = PlacedTasks(network.machine)
         self.repeated = RepeatedPhases(network.machine)
         self._followed = 0  # first operation of the program whose communications may be repeated
 
@@ -132,7 +132,7 @@ class PacketOperations:
         lasts = int((posted.tasks.successor == len(posted.tasks.task)).sum())
         machine.state.task[end].waits += lasts - 1
         if lasts:
-            self._placed.place(posted.tasks, end)
+            self.placed.place(posted.tasks, end)
         else:
             machine.begin(end)
         posted.used()

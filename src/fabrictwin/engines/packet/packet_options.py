@@ -15,6 +15,7 @@ from fabrictwin.base.congestion_controls import (
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.grouped import grouped
 from fabrictwin.base.units import PS_PER_US
+from fabrictwin.cluster.spec.packet_section import forward_share
 from fabrictwin.cluster.spec.qos_section import Qos
 
 if TYPE_CHECKING:
@@ -168,7 +169,8 @@ class Hosts:
     gpudirect: bool = True
     staging_chunk_bytes: int = 512 << 10  # without GPUDirect: NCCL's buffer of 4 MiB in 8 steps
     staging_ps: int = 2 * PS_PER_US  # the proxy's time a chunk and copy; an estimate
-    repeats: bool = True  # communications that stay inside hosts and happen again are played once
+    repeats: bool = True  # what happens again just as before is played once
+    skip_error: float = 0.0  # share of the time that skipping steady steps may move it by
     host_work: bool = False  # memory, cores and threads of hosts take their time too: what staged bytes need
 
     def __post_init__(self) -> None:
@@ -286,6 +288,8 @@ def options_of(section: Packet | None, technology: str, seed: int, qos: Qos | No
             more[key] = tuple((int(vl), int(weight)) for vl, weight in pairs)
         elif key == "dcqcn" and not isinstance(value, str):
             more[key] = altered(value.like, dict(value))
+        elif key == "fast_forward":
+            more |= {"repeats": value != "off", "skip_error": forward_share(value) or 0.0}
         elif key in ("service_levels", "controls"):
             more[key] = tuple(sorted(value.items()))
         else:

@@ -7,10 +7,11 @@ and every kernel imports this module first.
 `cache_folder` says where the cache lies and who may write there.
 With `NUMBA_DISABLE_JIT=1` the decorators leave the functions as they are.
 
-Compile time rests on parts of numba that it does not document: `_nrt`, `get_call_template`, what `embedding` and
-`by_reference` use, and the address that `packet.stepping` calls. `FABRICTWIN_PLAIN_NUMBA=1` does without all of
-them: the same results from `numba.njit` alone, after minutes of compiling. A test holds each of them to the
-version of numba that is installed; pyproject.toml has the newest that was tried.
+Compile and load times rest on parts of numba that it does not document: `_nrt`, `get_call_template`, how a cache
+is loaded (`_load_overload`, `rtsys`), what `embedding` and `by_reference` use, and the address that
+`packet.stepping` calls. `FABRICTWIN_PLAIN_NUMBA=1` does without all of them: the same results from `numba.njit`
+alone, after minutes of compiling. A test holds each of them to the version of numba that is installed;
+pyproject.toml has the newest that was tried.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import numba
 from numba import config, types
+from numba.core.runtime import rtsys
 from numba.extending import register_jitable
 
 from fabrictwin.kernel.jit.cache_folder import cache_folder
@@ -76,8 +78,32 @@ def _called(**options):
     return lambda function: _for_all_widths(compiled(function))
 
 
+def _entry(**options):
+    """Return a decorator of functions that Python calls: cached on disk, and loaded from there with little else.
+
+    numba first loads all that it could compile with, a tenth of a second, though what is cached needs none of it
+    but the runtime that counts references (no kernel hashes). Compiling loads it by itself.
+    """
+    compiled = numba.njit(cache=True, nogil=True, **options)
+
+    def decorate(function):
+        dispatcher = compiled(function)
+        cache = getattr(dispatcher, "_cache", None)
+        if cache is not None:  # otherwise the JIT is off
+
+            def load_overload(signature, target):
+                rtsys.initialize(target)
+                with cache._guard_against_spurious_io_errors():
+                    return cache._load_overload(signature, target)
+
+            cache.load_overload = load_overload
+        return dispatcher
+
+    return numba.njit(cache=True, nogil=True) if PLAIN else decorate
+
+
 # An entry point: called from Python, cached on disk, releases the GIL.
-entry = numba.njit(cache=True, nogil=True)
+entry = _entry()
 
 # A helper that LLVM inlines into its caller. No reference counting (`_nrt`, semi-private in numba): a helper
 # allocates nothing, and counting references on every array it is handed costs a factor of ten.
@@ -90,7 +116,7 @@ inner = _called()
 outlined = _called(_nrt=False)
 
 # An entry point whose whole call tree allocates nothing.
-hot_entry = entry if PLAIN else numba.njit(cache=True, nogil=True, _nrt=False)
+hot_entry = entry if PLAIN else _entry(_nrt=False)
 
 # Of several states, reached by their addresses (`by_reference.table_at`); without addresses these stay Python's,
 # and what they and compiled code call is both.

@@ -63,6 +63,7 @@ def run(
     from fabrictwin.cluster.build_blueprint import build as build_cluster
     from fabrictwin.cluster.spec.cluster_section import GeneratedCluster
     from fabrictwin.cluster.spec.spec import load_cluster
+    from fabrictwin.engines.packet.packet_options import options_of
     from fabrictwin.live.ipoib.hosts import Hosts
     from fabrictwin.live.server import Server
     from fabrictwin.twin.spec_twin import faulty_twin
@@ -72,13 +73,18 @@ def run(
         native_libraries.library(name)  # says what is missing before anything else is done
     spec = load_cluster(cluster)
     twin = faulty_twin(build_cluster(spec.cluster, spec=spec), spec)
+    packet = None
+    if engine == "packet":
+        packet = options_of(spec.run.packet, twin.fabric.technology, spec.run.seed, spec.qos)
+    elif spec.run.packet is not None:
+        launch.say(f"run.packet is not used: {engine} has no packets")
     programs = wanted.programs(twin.fabric.host_names)
     with contextlib.ExitStack() as stack:
         log = None
         if messages is not None:
             with writing(messages):
                 log = stack.enter_context(messages.open("w"))
-        server = Server(twin, engine=engine, log=log, clock=clock)
+        server = Server(twin, engine=engine, packet=packet, log=log, clock=clock)
         stack.callback(server.close)
         if capture is not None:
             at, snaplen = capture.at, capture.snaplen

@@ -9,6 +9,8 @@
 #include <fcntl.h>
 #include <linux/netlink.h>
 #include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <rdma/rdma_user_ioctl_cmds.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -207,5 +209,12 @@ int socket(int domain, int type, int protocol) {
     if (live_root && domain == AF_NETLINK && protocol == NETLINK_RDMA) return live_open_netlink(type);
     int made = REAL(socket)(domain, type, protocol);
     if (live_root && domain == AF_NETLINK && protocol == NETLINK_ROUTE) live_note_route_socket(made);
+    /* By the twin's clock messages between programs take no time: TCP may not keep one back for a time-out of the
+     * machine's (tcp(7): Nagle's algorithm beside delayed acknowledgements). What is accepted inherits it. */
+    if (live_clock && made >= 0 && (domain == AF_INET || domain == AF_INET6) && (type & 0xf) == SOCK_STREAM) {
+        int yes = 1, before = errno;
+        setsockopt(made, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+        errno = before;
+    }
     return made;
 }

@@ -10,6 +10,7 @@ import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.base.arrays import I32
+from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.build_blueprint import build
@@ -26,10 +27,9 @@ from fabrictwin.serving.step.deepep import INSIDE, SCALE_BYTES, WIDE_BYTES, Deep
 from fabrictwin.serving.step.expert_parallel import DeepEpTraffic, ExpertLayout, GatherScatter, Traffic
 from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.twin.twin import Twin
-from fabrictwin.workload.layers.number_formats import Precision
+from fabrictwin.workload.model.model_blocks import Weights
 from fabrictwin.workload.model.model_sizes import Model
 
-PRECISIONS: dict[str, Precision] = {"none": "bf16", "fp8": "fp8", "fp4": "fp4"}
 FLASHINFER_RELEASES = ("0.33",)
 """Whose all-reduces are FlashInfer's where they can be: 0.29 and newer, taken for the last modelled."""
 EARLY_RELEASES = ("0.12", "0.15")
@@ -109,13 +109,20 @@ def served_model(
     return ServedModel(
         model=model,
         gpu=found.gpu,
-        precision=PRECISIONS[serving.quantization],
+        weights=_weights(spec, serving, model),
         kv_bytes=1.0 if serving.kv_cache_dtype == "fp8" else 2.0,
         group=_tensor_group(found, serving, where),
         pipeline=serving.pipeline_parallel_size,
         experts=_experts(found, serving, model, where),
         sends=_sends(found, serving, where),
     )
+
+
+def _weights(spec: Spec, serving: Serving, model: Model) -> Weights:
+    try:
+        return serving.weights(model)
+    except ConfigError as error:
+        raise spec.error(str(error.key), error.message) from None
 
 
 def check_layout(spec: Spec, serving: Serving, model: Model) -> None:
@@ -195,7 +202,7 @@ def _experts(found: Machine, serving: Serving, model: Model, where: Placement | 
             traffic = GatherScatter(nccl, data, model.expert_hidden, experts.count)
     deepep = serving.all2all_backend in DEEPEP
     padded = (
-        serving.quantization == "fp8"
+        serving.weights(model).experts == "fp8"
         and serving.release in PADDING_RELEASES
         and int(catalog.gpu(found.gpu).compute_capability.value) == PADDING_CAPABILITY
         and not deepep
@@ -219,7 +226,7 @@ def _deepep(found: Machine, serving: Serving, model: Model, where: Placement) ->
         raise found.spec.error("workload.serving.all2all_backend", message)
     hosts = where.hosts(nodes)
     pairs = (between_hosts if mode == "low latency" else to_fellows)(found.twin, nodes)
-    dispatched = 1 + SCALE_BYTES if serving.quantization != "none" else WIDE_BYTES
+    dispatched = 1 + SCALE_BYTES if serving.weights(model).experts in ("fp8", "fp4") else WIDE_BYTES
     tokens = Tokens(model.expert_hidden, experts.top_k, experts.count, dispatched)
     way, put_us = exchange(found.twin, *pairs), put_time_us(found)
     if put_us is None and hosts > 1 and mode == "low latency":

@@ -16,10 +16,14 @@ from fabrictwin.serving.step.expert_parallel import Backend
 from fabrictwin.serving.traces.formats import READERS
 from fabrictwin.workload.job.workload_section import Count, Section, Seed
 from fabrictwin.workload.model.huggingface_families import load_model, read_model
+from fabrictwin.workload.model.model_blocks import Weights
 from fabrictwin.workload.model.model_sizes import Model
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Amount = Annotated[float, Field(gt=0)]
+
+WEIGHT_BYTES = {"none": 2.0, "fp8": 1.0, "fp4": 0.5 + 1 / 16, "int4": 0.5 + 2 / 128, "mxfp4": 0.5 + 1 / 32}
+"""Of a weight with its scales: fp4 one byte for 16, int4 two for 128, mxfp4 one for 32."""
 
 NOT_MODELLED = {
     "enable_lora": "LoRA",
@@ -148,12 +152,13 @@ class Disaggregation(Section):
 class Serving(Section):
     """A server: a model, vLLM's settings, replicas behind a router, and what a benchmark sends.
 
-    Settings that are not given take the release's defaults for `vllm serve` on the GPU.
+    Settings that are not given take the release's defaults for `vllm serve` on the GPU. Weights are stored as the
+    model's `quantization_config` says, unless `quantization` does.
     """
 
     model: str | dict[str, Any]
     release: str = NAMES[-1]
-    quantization: Literal["none", "fp8", "fp4"] = "none"
+    quantization: Literal["auto", "none", "fp8", "fp4", "int4", "mxfp4"] = "auto"
     kv_cache_dtype: Literal["auto", "fp8"] = "auto"
     tensor_parallel_size: Count = 1
     pipeline_parallel_size: Count = 1
@@ -215,6 +220,18 @@ class Serving(Section):
     def world(self) -> int:
         """GPUs of one replica."""
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
+    def weights(self, model: Model) -> Weights:
+        """Return how a model's weights are stored. Raises ConfigError for a way that is not modelled."""
+        if self.quantization == "mxfp4":
+            return Weights("none", "mxfp4")
+        if self.quantization != "auto":
+            return Weights(self.quantization, self.quantization)
+        unknown = sorted({model.weights.linear, model.weights.experts} - WEIGHT_BYTES.keys())
+        if unknown:
+            message = f"got {unknown[0]} of the model's quantization_config, expected one of "
+            raise ConfigError(message + ", ".join(WEIGHT_BYTES), key="workload.serving.quantization")
+        return model.weights
 
     def read_model(self, folder: Path) -> Model:
         """Return the model that `model` names (relative to `folder`) or spells out. Raises ConfigError."""

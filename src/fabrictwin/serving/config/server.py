@@ -12,7 +12,7 @@ from fabrictwin.base.units import PS_PER_US
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.serving.cache.manager import CacheLayout, KvCache
 from fabrictwin.serving.config.layout import machine, served_model
-from fabrictwin.serving.config.section import Serving, ServingWorkload, Speculative
+from fabrictwin.serving.config.section import WEIGHT_BYTES, Serving, ServingWorkload, Speculative
 from fabrictwin.serving.engine.lockstep import Engine, Lockstep
 from fabrictwin.serving.engine.replica import Accepted, HostTimes, Replica
 from fabrictwin.serving.network.link_load import ALONE, Neighbourhood
@@ -33,7 +33,6 @@ HUGE_GPU = 160 * GIB
 OTHER_MEMORY = 1.5 * GIB
 """CUDA context, NCCL's buffers and captured graphs on a GPU: an estimate."""
 LONGEST_DEFAULT = 131072
-WEIGHT_BYTES = {"none": 2.0, "fp8": 1.0, "fp4": 0.5625}
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ def _scheduler(serving: Serving, served: ServedModel) -> SchedulerConfig:
     tokens = 8192 if large else 2048
     if chosen == "0.33" and memory >= HUGE_GPU:
         tokens = 16384
-    longest = serving.max_model_len or served.model.positions or LONGEST_DEFAULT
+    longest = serving.max_model_len or served.model.context or served.model.positions or LONGEST_DEFAULT
     batched = serving.max_num_batched_tokens or tokens
     if not serving.enable_chunked_prefill:
         batched = max(batched, longest)
@@ -148,20 +147,21 @@ def _scheduler(serving: Serving, served: ServedModel) -> SchedulerConfig:
     )
 
 
-def weight_bytes(served: ServedModel, quantization: str) -> float:
-    """Return the bytes of the weights on the fullest rank: linear layers quantised, the rest in 16 bits."""
+def weight_bytes(served: ServedModel) -> float:
+    """Return the bytes of the weights on the fullest rank: layers as they are stored, the rest in 16 bits."""
     model, size = served.model, served.group.size
     layers = served.stage_layers()
     first = 0
     fullest = 0.0
     for stage, count in enumerate(layers):
-        parameters = sum(model.layer_on_rank(layer, size) for layer in range(first, first + count))
+        linear = sum(model.layer_on_rank(layer, size) for layer in range(first, first + count))
+        size_bytes = linear * WEIGHT_BYTES[served.weights.linear]
         if model.experts:
             sparse = sum(model.is_sparse(layer) for layer in range(first, first + count))
-            parameters += sparse * served.experts.parameters(model)
+            size_bytes += sparse * served.experts.parameters(model) * WEIGHT_BYTES[served.weights.experts]
         embedding = model.vocab * model.hidden // size
         ends = (stage == 0) + (stage == len(layers) - 1 and not (model.tied and len(layers) == 1))
-        fullest = max(fullest, parameters * WEIGHT_BYTES[quantization] + ends * embedding * 2.0)
+        fullest = max(fullest, size_bytes + ends * embedding * 2.0)
         first += count
     return fullest
 
@@ -191,7 +191,7 @@ def _layout(
     page = serving.block_size * served.kv_bytes_per_token() * per_group
     memory = float(catalog.gpu(served.gpu).memory.value)
     share = serving.gpu_memory_utilization or (0.92 if chosen.name == "0.33" else 0.9)
-    weights = weight_bytes(served, serving.quantization)
+    weights = weight_bytes(served)
     left = memory * share - weights - activation_bytes(served, config) - OTHER_MEMORY
     blocks = serving.num_gpu_blocks_override or int(left // page)
     if blocks < 2:

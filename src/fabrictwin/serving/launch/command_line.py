@@ -17,6 +17,7 @@ from fabrictwin.base.errors import ConfigError, quoted
 from fabrictwin.base.whole_numbers import whole
 from fabrictwin.serving.launch.options import Option, find_option
 from fabrictwin.serving.scheduler.release import NAMES
+from fabrictwin.workload.model.huggingface_weights import INTEGER_METHODS
 
 SHELL = re.compile(r"\\\r?\n")
 MOST_WORDS = 10_000
@@ -39,8 +40,10 @@ def _fp8(text: str) -> str:
 
 
 def _quantization(text: str) -> str:
-    known = {"modelopt": "fp8", "compressed-tensors": "fp8", "modelopt_fp4": "fp4", "nvfp4": "fp4"}
-    return known.get(text, text)
+    if text in ("compressed-tensors", "modelopt"):
+        return "auto"  # as the model's own configuration says
+    known = {"modelopt_fp4": "fp4", "nvfp4": "fp4", "fbgemm_fp8": "fp8", "ptpc_fp8": "fp8"}
+    return known.get(text, "int4" if text in INTEGER_METHODS else text)
 
 
 SETTINGS: Mapping[str, Callable[[str], Any]] = {

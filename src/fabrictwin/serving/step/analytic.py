@@ -19,8 +19,7 @@ from fabrictwin.serving.step.grid import table
 from fabrictwin.serving.step.kernels import Kernels
 from fabrictwin.serving.step.parts import Parts
 from fabrictwin.serving.step.shape import StepShape
-from fabrictwin.workload.layers.number_formats import Precision
-from fabrictwin.workload.model.model_blocks import Experts, Linear
+from fabrictwin.workload.model.model_blocks import Experts, Linear, Weights
 from fabrictwin.workload.model.model_sizes import Model
 
 _Step = tuple[int, int, int, bool, bool]
@@ -40,7 +39,7 @@ class ServedModel:
     Attributes:
         model: The model.
         gpu: GPU in the catalog.
-        precision: Of the linear layers.
+        weights: How they are stored.
         kv_bytes: Of an element in the KV cache.
         group: Tensor-parallel group.
         pipeline: Stages.
@@ -50,7 +49,7 @@ class ServedModel:
 
     model: Model
     gpu: str
-    precision: Precision
+    weights: Weights
     kv_bytes: float
     group: TensorGroup
     pipeline: int
@@ -91,7 +90,7 @@ class AnalyticCost:
         self._served = served
         self._model = model = served.model
         self._tp = served.group.size
-        self._kernels = Kernels(served.gpu, served.precision, served.kv_bytes)
+        self._kernels = Kernels(served.gpu, served.weights, served.kv_bytes)
         points = _points(max_tokens)
         sparse = model.sparse_layers
         kinds = {kind: layers for kind, layers in ((False, model.layers - sparse), (True, sparse)) if layers}

@@ -3,8 +3,9 @@
 Linear layers are products with their cast, logits and routers products in 16 bits. Attention of prompts counts the
 blocks of all chunks together, that of decodes the KV that they read. Fused experts take what was measured where
 tokens fall on experts by a power law of 1.01, in fp8 with a scale for every block, as published mixtures have.
-Small kernels take at least what LLMServingSim's profiles show of norms and rotations. A precision of which nothing
-was measured runs in 16 bits, and heads of any size are corrected as those of 128 are.
+Small kernels take at least what LLMServingSim's profiles show of norms and rotations. Weights of 4 bits are
+widened to 16 while they are read where the GPU multiplies no fp4, and always where they are int4 or MXFP4
+(Marlin). Heads of any size are corrected as those of 128 are.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from math import log2
 import numpy as np
 
 from fabrictwin import catalog
-from fabrictwin.workload.layers.number_formats import Precision
-from fabrictwin.workload.model.model_blocks import Experts
+from fabrictwin.workload.model.model_blocks import WIDE, Experts, Weights
 from fabrictwin.workload.operators import attention, grouped, tables
 from fabrictwin.workload.operators.measurements import exponent_of
 from fabrictwin.workload.operators.tables import Table
@@ -26,7 +26,18 @@ WIDE_BYTES = 2
 SMALL_US = 2.4
 """Least time of a norm, a rotation or an activation (LLMServingSim's profiles: 1.9 to 2.9)."""
 UNEVEN = "power_law_1.01"
-EXPERT_TYPES = {"bf16": "bf16", "fp16": "bf16", "fp8": "fp8-block", "fp4": "fp4"}
+EXPERT_TYPES = {"fp8": "fp8-block"}
+PADDED_TO = {9: (1, 64), 10: (256, 256)}
+MARLIN_PADS = (256, 128)
+"""Multiples that vLLM pads hidden and inner width of MXFP4 experts to, by generation: Triton's kernels on Hopper,
+TensorRT-LLM's on Blackwell, Marlin elsewhere (`fused_moe/oracle/mxfp4.py` of 0.19)."""
+
+
+def _type_of(gpu: str, stored: str) -> str:
+    """Return the type that a GPU's kernels work with on weights that are stored so."""
+    if stored == "fp4" and "fp4" not in catalog.gpu(gpu).peak_flops:
+        return "w4"
+    return {"none": "bf16", "int4": "w4", "mxfp4": "w4"}.get(stored, stored)
 
 
 def _table(family: str, gpu: str, *types: str) -> Table:
@@ -42,25 +53,28 @@ def _linear_us(gpu: str, precision: str, m: int, n: int, k: int) -> float:
 
 
 class Kernels:
-    """Times of kernels on one GPU at one precision of its linear layers, microseconds."""
+    """Times of kernels on one GPU with weights that are stored in some way, microseconds."""
 
-    def __init__(self, gpu: str, precision: Precision, kv_bytes: float = 2.0) -> None:
+    def __init__(self, gpu: str, weights: Weights = WIDE, kv_bytes: float = 2.0) -> None:
         entry = catalog.gpu(gpu)
         self.gpu = entry
-        self._precision = precision
+        self._linear = _type_of(gpu, weights.linear)
         kept = "fp8" if kv_bytes == 1 else "bf16"
         self._kv_bytes = kv_bytes
         self._prompts = _table("prompts", gpu, kept)
         self._decodes = _table("decodes", gpu, kept)
-        self._experts = _table("experts", gpu, f"{EXPERT_TYPES[precision]}/{UNEVEN}", f"bf16/{UNEVEN}")
+        kind = _type_of(gpu, weights.experts)
+        self._experts = _table("experts", gpu, f"{EXPERT_TYPES.get(kind, kind)}/{UNEVEN}", f"bf16/{UNEVEN}")
         self._unevenness = exponent_of(UNEVEN)
+        pads = PADDED_TO.get(tables.generation(gpu), MARLIN_PADS)
+        self._expert_pads = pads if weights.experts == "mxfp4" else (1, 1)
         self._attention_chip = tables.chip_of(gpu, "prompts", kept)
         self._decoding: dict[tuple[int, int, int], Callable[[float], float]] = {}
         self._measured_rate = float(entry.memory_bandwidth_measured.value) / 8 / 1e6
 
     def linear(self, m: int, n: int, k: int) -> float:
         """Return the time of a linear layer, its cast included."""
-        return _linear_us(self.gpu.name, self._precision, m, n, k)
+        return _linear_us(self.gpu.name, self._linear, m, n, k)
 
     def gemm(self, m: int, n: int, k: int) -> float:
         """Return the time of a product in 16 bits."""
@@ -78,6 +92,9 @@ class Kernels:
         `inner` is an expert's width on this rank, `ups` its matrices up; `ranks` share the experts.
         """
         chip = tables.chip_of(self.gpu.name, "experts", self._experts.type)
+        hidden, inner = (
+            -(-size // pad) * pad for size, pad in zip((hidden, inner), self._expert_pads, strict=True)
+        )
         shape = np.array(
             [[tokens, hidden, inner, experts.top_k, experts.count, ranks, ups, self._unevenness]], float
         )

@@ -61,9 +61,10 @@ def _changes(serving: Serving, found: Prediction) -> Iterator[tuple[str, dict[st
     """Changes that may pay, each as what is set anew in `workload.serving`."""
     capability = int(catalog.gpu(found.server.served.gpu).compute_capability.value)
     if serving.operators is None:
-        if serving.quantization == "none" and capability >= 89:
+        stored = found.server.served.weights.linear
+        if stored == "none" and capability >= 89:
             yield "weights in fp8", {"quantization": "fp8"}
-        if serving.quantization != "fp4" and capability >= 100:
+        if stored != "fp4" and capability >= 100:
             yield "weights in fp4", {"quantization": "fp4"}
         if serving.kv_cache_dtype == "auto" and capability >= 89:
             yield "KV cache in fp8", {"kv_cache_dtype": "fp8"}

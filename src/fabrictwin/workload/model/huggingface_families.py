@@ -4,8 +4,9 @@ What each family holds is that of its published implementation:
 
 - llama, mistral: RMS norms, rotary positions, grouped-query attention, gated MLP, no biases.
 - qwen2: llama with biases on Q, K and V. qwen3: an RMS norm on each head's query and key instead.
-- mixtral; qwen2_moe (shared experts behind a gate); qwen3_moe: experts in place of the MLP.
-- deepseek_v3: multi-head latent attention, dense layers first, shared and routed experts with a routing bias.
+- mixtral; qwen2_moe (shared experts behind a gate); qwen3_moe; minimax_m2 (a routing bias, norms over all queries
+  and over all keys): experts in place of the MLP. glm4_moe: dense layers first, shared experts, a routing bias.
+- deepseek_v3, kimi_k2: multi-head latent attention, dense layers first, shared and routed experts, a routing bias.
 - gpt_oss: experts with biases, biases on attention, a sliding window in every second layer, a sink for each head.
 - nemotron: layer norms, rotary, squared ReLU without a gate, no biases.
 - nemotron_h: layers of one block each by `hybrid_override_pattern` (Mamba-2, attention without positions, squared
@@ -14,7 +15,8 @@ What each family holds is that of its published implementation:
   attention and MLP beside each other (`use_parallel_residual`). falcon: the same without biases, tied, with
   grouped queries, behind one norm or each its own.
 
-A config that says something which is not counted here (another activation) is an error.
+A config that says something which is not counted here (another activation) is an error. Of a model of several
+kinds of input the language model is read (`text_config`).
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.textfile import read_text
 from fabrictwin.base.whole_numbers import read_json
 from fabrictwin.workload.model.huggingface_keys import Config
+from fabrictwin.workload.model.huggingface_weights import published_weights
 from fabrictwin.workload.model.model_blocks import Experts, Latent, Mamba
 from fabrictwin.workload.model.model_sizes import Model
 
@@ -40,6 +43,8 @@ _DEEPSEEK = (
     *("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
     *("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"),
 )
+_MINIMAX = (*_MIXTRAL, "head_dim")
+_GLM_MOE = (*_LLAMA, "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "head_dim")
 _GPT_OSS = (*_MIXTRAL, "head_dim", "sliding_window")
 _HYBRID = (
     *("hidden_size", "num_hidden_layers", "vocab_size", "hybrid_override_pattern"),
@@ -47,6 +52,9 @@ _HYBRID = (
     *("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel", "chunk_size"),
 )
 _GPT2 = ("n_embd", "n_layer", "n_head", "n_positions", "vocab_size")
+
+BIASED = ("deepseek_v3", "kimi_k2", "glm4_moe")
+"""Families with shared experts, a routing bias and dense layers first."""
 
 NEEDS = {
     "llama": _LLAMA,
@@ -57,6 +65,9 @@ NEEDS = {
     "qwen2_moe": (*_QWEN_MOE, "shared_expert_intermediate_size"),
     "qwen3_moe": (*_QWEN_MOE, "head_dim"),
     "deepseek_v3": _DEEPSEEK,
+    "kimi_k2": _DEEPSEEK,
+    "minimax_m2": _MINIMAX,
+    "glm4_moe": _GLM_MOE,
     "gpt_oss": _GPT_OSS,
     "nemotron": _LLAMA,
     "nemotron_h": _HYBRID,
@@ -92,30 +103,30 @@ def _llama_like(config: Config) -> Model:
     if not (qwen and config.data.get("use_sliding_window") is False):
         config.without("sliding_window")
     config.without("mlp_bias")
-    if family != "qwen2":
+    if family not in ("qwen2", "glm4_moe"):
         config.without("attention_bias")
     config.one_of("hidden_act", "silu")
-    if not sparse:
+    if not sparse:  # a dense family
         for key in ("num_local_experts", "n_routed_experts", "num_experts"):
             if config.data.get(key):
                 raise config.error(key, f"got {config.data[key]!r} experts, expected a dense model")
     return _model(
         config,
-        qkv_bias=family in ("qwen2", "qwen2_moe"),
-        qk_norm=family in ("qwen3", "qwen3_moe"),
+        qkv_bias=family in ("qwen2", "qwen2_moe") or config.flag("attention_bias", False),
+        qk_norm=family in ("qwen3", "qwen3_moe", "minimax_m2") or config.flag("use_qk_norm", False),
         experts=_experts(config),
     )
 
 
 def _experts(config: Config) -> Experts | None:
     family = config.family
-    if family in ("mixtral", "gpt_oss"):
+    if family in ("mixtral", "gpt_oss", "minimax_m2"):
         count_key, width_key = "num_local_experts", "intermediate_size"
     elif family in ("qwen2_moe", "qwen3_moe"):
         count_key, width_key = "num_experts", "moe_intermediate_size"
         if config.data.get("mlp_only_layers"):
             raise config.error("mlp_only_layers", "expected a model whose dense layers follow decoder_sparse_step")
-    elif family in ("deepseek_v3", "nemotron_h"):
+    elif family in (*BIASED, "nemotron_h"):
         count_key, width_key = "n_routed_experts", "moe_intermediate_size"
     else:
         return None
@@ -123,7 +134,7 @@ def _experts(config: Config) -> Experts | None:
     if top_k > count:
         raise config.error("num_experts_per_tok", f"got {top_k}, expected at most the {count} experts")
     width = config.count(width_key)
-    if family == "deepseek_v3":
+    if family in BIASED:
         return Experts(
             count,
             top_k,
@@ -139,7 +150,8 @@ def _experts(config: Config) -> Experts | None:
         return Experts(count, top_k, width, shared_ffn=shared, routing_bias=True, latent=latent)
     shared = config.optional("shared_expert_intermediate_size") if family == "qwen2_moe" else 0
     every = config.count("decoder_sparse_step", 1) if family.startswith("qwen") else 1
-    return Experts(count, top_k, width, shared_ffn=shared, shared_gate=shared > 0, every=every)
+    bias = family == "minimax_m2" and config.flag("use_routing_bias", False)
+    return Experts(count, top_k, width, shared_ffn=shared, shared_gate=shared > 0, routing_bias=bias, every=every)
 
 
 def _deepseek(config: Config) -> Model:
@@ -287,6 +299,7 @@ def _gpt2(config: Config) -> Model:
 
 _READERS: dict[str, Callable[[Config], Model]] = {
     "deepseek_v3": _deepseek,
+    "kimi_k2": _deepseek,
     "gpt_oss": _gpt_oss,
     "nemotron": _nemotron,
     "nemotron_h": _nemotron_h,
@@ -329,11 +342,22 @@ def read_model(data: object, *, name: str, where: str | None = None) -> Model:
     """A model from the content of a `config.json`. Raises ConfigError naming the keys it lacks."""
     if not isinstance(data, Mapping):
         raise ConfigError(f"got {type(data).__name__}, expected the keys of a model's config.json", file=where)
+    data = _language_model(data)
     family = _family(data, where)
     lacks = _lacks(data, family)
     if lacks:
         raise ConfigError(f"as a {family} model it lacks {', '.join(lacks)}", file=where)
-    return _READERS.get(family, _llama_like)(Config(data, name, family, where))
+    config = Config(data, name, family, where)
+    model = _READERS.get(family, _llama_like)(config)
+    return replace(model, context=config.optional("max_position_embeddings"), weights=published_weights(data))
+
+
+def _language_model(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the keys of the language model where a config has other parts beside it."""
+    part = data.get("text_config")
+    if not isinstance(part, Mapping) or "hidden_size" in data:
+        return data
+    return {key: data[key] for key in ("quantization_config", "_name") if key in data} | dict(part)
 
 
 def load_model(path: Path) -> Model:

@@ -34,6 +34,22 @@ class Linear(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Weights:
+    """How published weights are stored: `none` for 16 bits, `fp8`, `fp4`, `int4`, `mxfp4`, or what a file says.
+
+    Attributes:
+        linear: Of linear layers.
+        experts: Of routed experts.
+    """
+
+    linear: str = "none"
+    experts: str = "none"
+
+
+WIDE = Weights()
+
+
+@dataclass(frozen=True)
 class Latent:
     """Multi-head latent attention. `query_rank` 0: queries come from one product."""
 

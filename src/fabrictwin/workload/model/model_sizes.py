@@ -32,7 +32,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Literal
 
-from fabrictwin.workload.model.model_blocks import Experts, Latent, Linear, Mamba
+from fabrictwin.workload.model.model_blocks import WIDE, Experts, Latent, Linear, Mamba, Weights
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ class Model:
     mamba: Mamba | None = None
     parallel_norms: int = 0  # before attention and MLP that read the same, 1 or 2; 0: one is after the other
     rotary: bool = True  # positions turn queries and keys, where none are learned
+    context: int = 0  # positions that the published model takes; 0: not told
+    weights: Weights = WIDE  # as published
 
     # --- attention -----------------------------------------------------------------------------------------
 

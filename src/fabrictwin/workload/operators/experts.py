@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from fabrictwin.base.arrays import F64
-from fabrictwin.workload.operators.products import LARGE_US, LOOP_BYTES, Chip
+from fabrictwin.workload.operators.products import LARGE_US, LOOP_BYTES, Chip, Format
 
 BLOCKS = (16, 32, 64, 128)
 COLUMNS = 128
@@ -41,7 +41,7 @@ MOST_PASSES = 8
 DRAWS = 5  # as the measurements were: each is the mean of five
 
 
-def experts_us(constants: Mapping[str, float], chip: Chip, operand_bytes: float, shapes: F64) -> F64:
+def experts_us(constants: Mapping[str, float], chip: Chip, form: Format, shapes: F64) -> F64:
     """Return times in microseconds.
 
     `shapes`: rows of (tokens, hidden, inner width on the rank, experts a token, experts in all, ranks that share
@@ -49,6 +49,7 @@ def experts_us(constants: Mapping[str, float], chip: Chip, operand_bytes: float,
     where all get as many).
     """
     tokens, hidden, inner, top_k, _, _, ups, _ = shapes.T
+    operand_bytes = form.operand_bytes
     met, blocks_of = busiest_ranks(shapes)
     compute = np.full(len(tokens), np.inf)
     for place, block in enumerate(BLOCKS):
@@ -57,7 +58,7 @@ def experts_us(constants: Mapping[str, float], chip: Chip, operand_bytes: float,
         time = time + _grouped(constants, chip, operand_bytes, block, blocks, hidden, inner)
         compute = np.minimum(compute, time)
     rate = constants["memory"] * chip.bytes_per_us
-    memory = met * (ups + 1) * inner * hidden * operand_bytes / rate
+    memory = met * (ups + 1) * inner * hidden * form.weight_bytes / rate
     body = (compute**3 + memory**3) ** (1 / 3)
     apart = (inner * operand_bytes) % SECTOR_BYTES > 0
     body = body * (1 + constants["sectors"] * apart)

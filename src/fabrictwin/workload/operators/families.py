@@ -19,8 +19,14 @@ FORMATS = {
     "fp8": Format(1.0, cast=True),
     "fp8-block": Format(1.0 + 4 / 128, cast=True),
     "fp4": Format(0.5 + 1 / 16, cast=True),
+    "w4": Format(2.0, cast=False, stored_bytes=0.5 + 1 / 16),
 }
-"""Types of operands, with the bytes of their scales: one of 4 bytes for 128 values, or of one byte for 16."""
+"""Types of operands, with the bytes of their scales: one of 4 bytes for 128 values, or of one byte for 16.
+
+w4: weights of 4 bits that a kernel widens to 16 as it reads them (Marlin). Nothing was measured of these: they
+take the constants of 16 bits.
+"""
+WIDENED = {"w4": "bf16"}
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ def _decode(constants: Mapping[str, float], chip: Chip, form: Format, shapes: F6
 
 
 def _experts(constants: Mapping[str, float], chip: Chip, form: Format, shapes: F64) -> F64:
-    return experts.experts_us(constants, chip, form.operand_bytes, shapes)
+    return experts.experts_us(constants, chip, form, shapes)
 
 
 def _expert_points(shapes: F64) -> F64:

@@ -77,10 +77,22 @@ class Chip:
 
 @dataclass(frozen=True)
 class Format:
-    """Type of operands: bytes of an element, and whether a linear layer casts its input."""
+    """Type of operands.
+
+    Attributes:
+        operand_bytes: Of an element that is multiplied.
+        cast: A linear layer casts its input.
+        stored_bytes: Of an element of the weights in memory, if they are widened while they are read; else 0.
+    """
 
     operand_bytes: float
     cast: bool
+    stored_bytes: float = 0.0
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of an element of the weights in memory."""
+        return self.stored_bytes or self.operand_bytes
 
 
 def product_us(constants: Mapping[str, float], chip: Chip, form: Format, shapes: F64) -> F64:
@@ -91,7 +103,7 @@ def product_us(constants: Mapping[str, float], chip: Chip, form: Format, shapes:
     m, n, k = shapes.T[:3]
     batch = shapes.T[3] if shapes.shape[1] > 3 else 1.0
     best = _tiled_us(constants, chip, form, shapes)
-    moved = batch * (form.operand_bytes * (m * k + k * n) + RESULT_BYTES * m * n)
+    moved = batch * (form.operand_bytes * m * k + form.weight_bytes * k * n + RESULT_BYTES * m * n)
     memory = moved / (constants["memory"] * chip.bytes_per_us)
     body = (best**3 + memory**3) ** (1 / 3)
     body = body * (1 + constants["power"] * body / (body + LARGE_US))

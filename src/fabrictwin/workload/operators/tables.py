@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -17,7 +17,7 @@ from fabrictwin import catalog
 from fabrictwin.base.arrays import F64
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
 from fabrictwin.catalog.kernels import kernel_constants, kernel_residuals
-from fabrictwin.workload.operators.families import FAMILIES, FORMATS
+from fabrictwin.workload.operators.families import FAMILIES, FORMATS, WIDENED
 from fabrictwin.workload.operators.fitting import fit_constants, spread_out
 from fabrictwin.workload.operators.measurements import Measured
 from fabrictwin.workload.operators.products import WITHOUT_CAST, Chip, Format
@@ -77,8 +77,12 @@ def chip_of(gpu: str, family: str, name: str) -> Chip:
 def table(family: str, gpu: str, name: str, library: str = "") -> Table | None:
     """Return the table of a family in a type, of the GPU or the nearest that was measured; None if none was.
 
-    Without a `library` the first that was measured.
+    Without a `library` the first that was measured. A type whose weights are widened takes what it is widened to.
     """
+    kind, _, load = name.partition("/")
+    if kind in WIDENED:
+        found = table(family, gpu, f"{WIDENED[kind]}/{load}" if load else WIDENED[kind], library)
+        return replace(found, type=name) if found else None
     known = kernel_constants()
     measured: dict[str, tuple[str, ...]] = {}
     for key in known:

@@ -16,8 +16,10 @@ import numpy as np
 
 from fabrictwin.engines.base.engine import Stop
 from fabrictwin.engines.packet.repetition.steady_state import look, may_repeat, period, skip
+from fabrictwin.engines.packet.repetition.step_skips import StepSkips
 
 if TYPE_CHECKING:
+    from fabrictwin.engines.packet.communication_tasks import PlacedTasks
     from fabrictwin.engines.packet.network.packet_network import PacketNetwork
     from fabrictwin.kernel.packet.machine import Machine
 
@@ -29,16 +31,19 @@ TRIES = 8
 
 
 class FastForward:
-    """Skips on one network."""
+    """Skips on one network: exact ones, and of steps where an error is allowed."""
 
     least_events = 1 << 15  # between two looks, and in what is worth a skip
     bytes_an_event = 256  # of the state, which a look copies in the time of an event
     least_packets = 48  # that each message under way has left
 
-    def __init__(self, network: PacketNetwork) -> None:
+    def __init__(self, network: PacketNetwork, placed: PlacedTasks) -> None:
         self.network = network
-        self.hops = 0  # packet-hops that were skipped
+        self.hops = 0  # packet-hops that were skipped exactly
+        share = network.options.hosts.skip_error
+        self.steps = StepSkips(network.machine, placed, share) if share else None
         self._waits = 1  # before the next look: twice as many after each that was in vain
+        self._waited = 0
 
     @property
     def machine(self) -> Machine:
@@ -56,12 +61,26 @@ class FastForward:
 
         wait = max(self.least_events, nbytes(self.machine.state) // self.bytes_an_event)
         while True:
-            stop = self.network.run(budget=self._waits * wait)
+            waits = self._waits if self.steps is None else 1
+            stop = self.network.run(budget=waits * wait)
             if stop != Stop.BUDGET:
+                if self.steps is not None:
+                    self.steps.close()
                 return stop
-            port = self._watched()
-            if port is not None:
-                self._waits = 1 if self._look(port, wait) else min(2 * self._waits, LONGEST_WAIT)
+            self._waited += waits
+            if self.steps is not None:
+                self.steps.look()
+                if self.steps.on_trial:
+                    continue
+            if self._waited >= self._waits:
+                self._seek(wait)
+
+    def _seek(self, worth: int) -> None:
+        """Look for a period worth so many events, and say how long to wait for the next look."""
+        port = self._watched()
+        if port is not None:
+            self._waits = 1 if self._look(port, worth) else min(2 * self._waits, LONGEST_WAIT)
+        self._waited = 0
 
     def _watched(self) -> int | None:
         """The slowest port of the queue pair that has most left; None where a message is nearly over."""
