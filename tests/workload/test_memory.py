@@ -98,7 +98,7 @@ def test_states_of_experts_are_divided_over_those_that_hold_the_same():
 
 
 def test_operations_with_tensor_parallelism_keep_whole_sums_and_their_shares():
-    """Of input, both reduce-scatters, Q, V, attention, gate a share is kept, of the last product all."""
+    """Keep shares of input, both reduce-scatters, Q, V, attention and gate, and all of the last product."""
     inputs = held(
         LLAMA, LLAMA.vocab, (LLAMA.layers,), tp=4, micro_batch_size=1, sequence=1, sequence_parallel=True
     )
