@@ -48,6 +48,13 @@ def test_switches_of_other_chips(chip: str, tmp_path: Path) -> None:
     assert {name: _without_files(one) for name, one in read.configuration.switches.items()} == made
 
 
+def test_a_switch_that_the_catalog_calls_by_its_chip_needs_no_other_name(tmp_path: Path) -> None:
+    of = plan(spec_of(switch="tomahawk-5"))
+    assert not written(of, tmp_path, ("sonic",)).problems
+    with pytest.raises(ConfigError, match="expected sonic: Cumulus Linux 5 runs on Spectrum alone"):
+        configuration(of, "nvue")
+
+
 @pytest.mark.parametrize("technology", ["ethernet", "infiniband"])
 def test_hosts(technology: str, tmp_path: Path) -> None:
     of = planned(technology)

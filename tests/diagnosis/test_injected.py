@@ -58,6 +58,15 @@ def test_a_leftover_setting_is_the_root_and_what_follows_stands_beneath():
     assert "GB/s on the twin" in root.gain
 
 
+def test_a_setting_explains_what_it_acts_on_and_nothing_else():
+    root = answer(nccl_log(setting="NCCL_SOCKET_IFNAME=lo")).findings[0]
+    assert root.seen == "NCCL_SOCKET_IFNAME=lo"
+    assert "no-socket-interface" in [below.id for below in root.consequences]
+    other = "h:1:2 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n"
+    other += "h:1:2 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found\n"
+    assert "no-socket-interface" in [one.id for one in answer(other).findings]
+
+
 def test_a_fault_of_one_host_names_that_host_with_its_line():
     found = answer(nccl_log(fault="no-gpudirect-module"))
     (one,) = [finding for finding in found.findings if finding.id == "gdr-off"]

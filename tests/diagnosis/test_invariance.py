@@ -60,6 +60,12 @@ def test_the_verdict_stays_when_a_tenth_is_cut_off(name):
     assert ids(answer(cut(text))) == ids(answer(text))
 
 
+@pytest.mark.parametrize("launcher", ["mpirun", "ray", "kubernetes", "torchrun", "compose", "cloudwatch", "dated"])
+def test_a_warning_without_its_host_is_known_behind_any_prefix(launcher):
+    text = "[0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found\n"
+    assert ids(answer(prefixed(text.strip(), launcher))) == ids(answer(text)) != []
+
+
 def test_a_row_that_another_rank_broke_is_joined():
     half = "   268435456      67108864     float     sum      -1"
     rest = "   1000.0  268.44  503.32      0    1001.0  268.17  502.81      0"

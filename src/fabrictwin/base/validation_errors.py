@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from fabrictwin.base.errors import ConfigError, did_you_mean, quoted
 from fabrictwin.base.yamlfile import Path_, dotted, line_of
@@ -68,7 +68,7 @@ def _message(detail: Mapping[str, Any], model: type[BaseModel], loc: Path_) -> s
         hint = did_you_mean(str(loc[-1]), known)
         return f"got an unknown key, expected one of {', '.join(known)}{hint}"
     if kind == "missing":
-        return "missing, expected a value"
+        return f"missing, expected {_only_value(model, loc)}"
     if kind == "value_error":
         return str(detail["msg"]).removeprefix("Value error, ")
     got = _short(detail["input"])
@@ -84,6 +84,14 @@ def _message(detail: Mapping[str, Any], model: type[BaseModel], loc: Path_) -> s
         return f"got {got}, expected {_EXPECTED[kind].format(**context)}"
     text = str(detail["msg"])
     return f"got {got}, {text[0].lower()}{text[1:]}"
+
+
+def _only_value(model: type[BaseModel], loc: Path_) -> str:
+    """The value of a key that can have one alone, such as a schema's number."""
+    for name, info in model.model_fields.items() if len(loc) == 1 else ():
+        if loc[0] == (info.alias or name) and get_origin(info.annotation) is Literal:
+            return " or ".join(map(repr, get_args(info.annotation)))
+    return "a value"
 
 
 def _short(value: object) -> str:

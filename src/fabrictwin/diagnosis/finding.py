@@ -23,7 +23,7 @@ class Cause:
     """A thing that can be wrong: one entry of the list of causes.
 
     `fix` is a command or a setting. `follows` are causes of which this is a consequence where both were found, `*`
-    any that ends jobs; one that `slows` ends none.
+    any that ends jobs, `cause:VARIABLE` one that is about this setting; one that `slows` ends none.
     """
 
     id: str

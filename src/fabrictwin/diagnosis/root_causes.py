@@ -50,11 +50,17 @@ def _merged(findings: list[Finding]) -> list[Finding]:
 
 def _explains(cause: Finding, effect: Finding) -> bool:
     """Return true where `effect` follows from `cause` on hosts that they share."""
-    named = cause.id in effect.cause.follows or ("*" in effect.cause.follows and _ends_jobs(cause))
+    follows = effect.cause.follows
+    named = cause.id in follows or _setting(cause) in follows or ("*" in follows and _ends_jobs(cause))
     # what is not decided explains nothing that is
     if not named or (cause.severity < Severity.WARNING and effect.severity > cause.severity):
         return False
     return not cause.hosts or not effect.hosts or bool(cause.hosts & effect.hosts)
+
+
+def _setting(finding: Finding) -> str:
+    """The finding's cause with the variable that it names, as `follows` has it."""
+    return f"{finding.id}:{finding.seen.partition('=')[0]}"
 
 
 def _ends_jobs(finding: Finding) -> bool:

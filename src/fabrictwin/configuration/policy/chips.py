@@ -38,6 +38,7 @@ _OF_CHIP = {
 for box in BOXES.values():
     _OF_CHIP.setdefault(box.chip, box)
 
+CHIPS = tuple(sorted(_OF_CHIP))
 _CHIP_OF_PLATFORM = {box.platform: box.chip for box in _OF_CHIP.values()}
 BUFFER_OF_BOX = {box.platform: model for model, box in BOXES.items()}
 
@@ -46,7 +47,7 @@ def box_of(model: str, chip: str | None) -> Box | None:
     """Return the box of a catalog switch, or the usual one of a chip; None where neither is known."""
     if chip is not None:
         return _OF_CHIP[chip]
-    return BOXES.get(model)
+    return BOXES.get(model) or _OF_CHIP.get(model)
 
 
 def chip_of_platform(platform: str) -> str:

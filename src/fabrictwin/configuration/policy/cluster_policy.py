@@ -13,7 +13,7 @@ from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.configuration.model.cluster import Configuration, Intent
 from fabrictwin.configuration.model.hosts import Host
 from fabrictwin.configuration.model.switches import Switch
-from fabrictwin.configuration.policy.chips import BOXES, box_of
+from fabrictwin.configuration.policy.chips import BOXES, CHIPS, box_of
 from fabrictwin.configuration.policy.host_policy import Racked, host
 from fabrictwin.configuration.policy.manifest_policy import manifests
 from fabrictwin.configuration.policy.scheduler_policy import slurm
@@ -84,9 +84,15 @@ def switches(planned: Planned, os: str) -> dict[str, Switch]:
         box = box_of(site.type, chip)
         if box is None:
             raise ConfigError(
-                f"got switch {site.name} of type {site.type or 'unknown'!r}, expected one of {', '.join(BOXES)} "
-                "or a chip in qos",
+                f"missing for switch {site.name} of type {site.type or 'unknown'!r}, expected {', '.join(CHIPS)}; "
+                f"or a switch of type {', '.join(BOXES)}",
                 key="cluster.network.qos.chip",
+            )
+        if os == "nvue" and not box.chip.startswith("spectrum"):
+            raise ConfigError(
+                f"got --for nvue for switch {site.name} of chip {box.chip}, expected sonic: Cumulus Linux 5 runs "
+                "on Spectrum alone",
+                key="--for",
             )
         found[site.name] = switch(
             Site(blueprint, number, planned.ends.get(number, []), box, names), planned.intent, os

@@ -54,14 +54,19 @@ class Prefixes:
         text = without_colours(text)
         if self.every is not None:
             text = self.every.sub("", text, count=1) if self.every.match(text) else text
-        for _ in range(4):
-            if not text or (text[0] not in _BEGINS and "|" not in text[:64] and text[24:25] != "["):
-                break
-            found = _ONE.match(text)
-            if found is None:
-                break
-            text = text[found.end() :]
-        return text
+        return without_prefixes(text)
+
+
+def without_prefixes(text: str) -> str:
+    """The line without the prefixes that tell by themselves what they are."""
+    for _ in range(4):
+        if not text or (text[0] not in _BEGINS and "|" not in text[:64] and text[24:25] != "["):
+            break
+        found = _ONE.match(text)
+        if found is None:
+            break
+        text = text[found.end() :]
+    return text
 
 
 def _nearly_all(pattern: re.Pattern[str], lines: Sequence[str]) -> bool:

@@ -61,7 +61,8 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
 
 def _excused(name: str, seen: set[str]) -> bool:
     """Return true for a cause that follows from one that is none to mend."""
-    return any(one in seen and CAUSES[one].severity == Severity.NOTE for one in CAUSES[name].follows if one != "*")
+    roots = seen & set(CAUSES[name].follows)
+    return any(CAUSES[one].severity == Severity.NOTE for one in roots)
 
 
 def _sure(fact: Fact) -> float:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from fabrictwin.diagnosis.evidence import Place, Sink, Subject
 from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of
 from fabrictwin.diagnosis.readers.decisive_lines import has_trouble
-from fabrictwin.diagnosis.readers.line_prefixes import without_colours
+from fabrictwin.diagnosis.readers.line_prefixes import without_colours, without_prefixes
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 _HEAD = re.compile(r"([A-Za-z0-9_.-]+):(\d{1,9}):(\d{1,9}) \[(-?\d{1,4})\]")
@@ -156,7 +156,7 @@ class NcclLog(LineReader):
         if heads:
             host, pid, tid, device = heads[-1]
         else:
-            nameless = _NAMELESS.match(head[-400:])
+            nameless = _NAMELESS.match(without_prefixes(f"{head[-400:]} "))
             if nameless is None:
                 return None
             host, pid, tid, device = "", "", "", nameless[1] or ""
