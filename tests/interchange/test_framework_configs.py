@@ -242,6 +242,25 @@ def titan(flavor: str = "405B", parallelism: str = "", rest: str = "") -> Import
     return read_text_config(text, "t.toml")
 
 
+@pytest.mark.parametrize("section", ["quantize.linear.float8", "float8"])
+@pytest.mark.parametrize(("recipe", "scaling"), [("rowwise", "rowwise"), ("tensorwise", "current")])
+def test_torchtitans_recipe_says_how_fp8_scales(section: str, recipe: str, scaling: str) -> None:
+    found = titan(rest=f'[{section}]\nrecipe_name = "{recipe}"')
+    assert found.training["scaling"] == scaling
+    with pytest.raises(ConfigError, match="recipe_name: got"):
+        titan(rest=f'[{section}]\nrecipe_name = "rowwise_with_gw_hp"')
+
+
+def test_torchtitan_recomputes_by_operation_with_tensor_parallelism() -> None:
+    text = (
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 2\nseq_len = 8192\n'
+        '[activation_checkpoint]\nmode = "selective"\nselective_ac_option = "op"\n'
+        "[parallelism]\ntensor_parallel_degree = 4\n"
+    )
+    section = read_text_config(text, "t.toml").training
+    assert (section["recompute"], section["parallel"]) == ("operations", {"tp": 4})
+
+
 def test_torchtitan_llama_3() -> None:
     found = titan(
         parallelism="data_parallel_shard_degree = -1\ntensor_parallel_degree = 8\n"

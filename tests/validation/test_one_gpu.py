@@ -11,6 +11,7 @@ import pytest
 from support.own_catalog import own_catalog
 
 import fabrictwin as ft
+from fabrictwin.workload.layers.number_formats import Scaling
 from fabrictwin.workload.layers.roofline import AttentionKernel, Heads, Roofline
 
 MEASURED = Path(__file__).parents[2] / "validation"
@@ -68,12 +69,45 @@ def test_rows_of_activations_may_have_any_number(products: dict[tuple[int, ...],
     )
 
 
+def _fp8(what: str, least: int, *, backward: bool) -> list[float]:
+    """Modelled over measured time of fp8 products from so many rows."""
+    scaling: Scaling = "rowwise" if " row" in what else "current"
+    roof, found = Roofline(GPU, "fp8", scaling=scaling), []
+    for row in read("h100_kernels.csv"):
+        m, n, k = (int(row[side]) for side in "mnk")
+        if row["what"] == what and m >= least:
+            found.append(roof.linear(m, n, k, backward=backward).ps / 1e9 / float(row["latency_ms"]))
+    return found
+
+
+def test_fp8_with_a_scale_a_row_is_as_far_off_as_with_one_a_tensor() -> None:
+    """The share of rows was taken from the fast ones; full sums, of which nothing was, say whether it holds."""
+    for what, backward in (("fp8 product row", False), ("fp8 product row full sums", True)):
+        rows, tensors = (_fp8(one, 2048, backward=backward) for one in (what, what.replace("row", "tensor")))
+        assert len(rows) == len(tensors) >= 12
+        assert median(rows) == pytest.approx(1, abs=0.15)
+        assert abs(median(rows) - 1) < abs(median(tensors) - 1) + 0.05
+
+
+@pytest.mark.parametrize(("what", "moved_bytes"), [("fp8 cast row", 3), ("fp8 cast tensor", 5)])
+def test_casts_move_one_order_at_the_memorys_rate(what: str, moved_bytes: int) -> None:
+    """By rows a value is read once, with a scale a tensor twice; of small ones launches are most."""
+    roof = Roofline(GPU, "bf16")
+    found = []
+    for row in read("h100_kernels.csv"):
+        elements = int(row["m"]) * int(row["k"])
+        if row["what"] == what and elements >= 2**25:
+            found.append(roof.stream(moved_bytes * elements).ps / 1e9 / float(row["latency_ms"]))
+    assert len(found) == 3
+    assert all(0.7 < one < 1.05 for one in found)
+
+
 def test_attention_by_cudnn_reaches_what_was_measured() -> None:
     """Heads of 64 and 128 from 4,096 tokens; others: docs/validation.md."""
     roof = Roofline(GPU, "bf16", attention=AttentionKernel("cudnn"))
     for row in read("h100_kernels.csv"):
         batch, length, heads, width = (int(row[key]) for key in ("batch", "m", "n", "k"))
-        if row["what"] == "product" or width not in (64, 128) or length < 4096:
+        if not row["what"].startswith("attention") or width not in (64, 128) or length < 4096:
             continue
         part = "b" if row["what"].endswith("backward") else "f"
         ours = roof.flash_attention(batch, Heads(heads, width), length, part).ps / 1e9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -94,6 +95,27 @@ def test_states_of_experts_are_divided_over_those_that_hold_the_same():
     found = {i.key: i.bytes for i in memory(inputs, "h100-sxm").items}
     assert found["optimizer"] == pytest.approx(12 * (dense / 32 + routed / 4), rel=1e-6)
     assert found["weights"] == pytest.approx(2 * (dense + routed), rel=1e-6)
+
+
+def test_operations_with_tensor_parallelism_keep_whole_sums_and_their_shares():
+    """Keep shares of input, both reduce-scatters, Q, V, attention and gate, and all of the last product."""
+    inputs = held(
+        LLAMA, LLAMA.vocab, (LLAMA.layers,), tp=4, micro_batch_size=1, sequence=1, sequence_parallel=True
+    )
+    h, kv = LLAMA.hidden, LLAMA.kv_heads * LLAMA.head_size
+    shares = 3 * h + 2 * h + kv + LLAMA.ffn
+    assert layer_bytes(inputs, "operations") == pytest.approx(2 * shares / 4 + 2 * h + 4 * LLAMA.heads / 4)
+
+
+def test_a_parallel_layer_keeps_its_input_once():
+    """Behind one norm two values of the model's width, behind two three, one after the other four."""
+    whole = [
+        layer_bytes(
+            held(dataclasses.replace(GPT, parallel_norms=norms), GPT.vocab, (GPT.layers,), sequence=1), "none"
+        )
+        for norms in (0, 2, 1)
+    ]
+    assert [before - after for before, after in pairwise(whole)] == [2 * GPT.hidden] * 2
 
 
 def test_context_parallelism_divides_all_of_it():

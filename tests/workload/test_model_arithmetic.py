@@ -214,6 +214,7 @@ def test_casts_and_transposes_are_none_in_16_bits():
         ("fp16", "current", 2, 0, False),
         ("fp8", "delayed", 1, 4, False),
         ("fp8", "current", 1, 6, True),
+        ("fp8", "rowwise", 1, 8, True),
         ("fp8", "block", 1 + 1 / 32, 2 + 2 * (1 + 1 / 32), False),
         ("fp4", "block", 0.5 + 1 / 16, 6 + 2 * (0.5 + 1 / 16), True),
     ],

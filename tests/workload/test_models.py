@@ -151,7 +151,51 @@ PUBLISHED = {
         None,
     ),
     "Pythia 6.9B": (config("gpt_neox", 4096, 16384, 32, 32, 32, 50432, hidden_act="gelu"), 6_857_302_016, None),
-}
+    "Falcon 7B": (
+        {
+            "model_type": "falcon", "hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71,
+            "vocab_size": 65024, "multi_query": True, "parallel_attn": True, "bias": False, "alibi": False,
+        },
+        6_921_720_704,
+        None,
+    ),
+    "Falcon 40B": (
+        {
+            "model_type": "falcon", "hidden_size": 8192, "num_hidden_layers": 60, "num_attention_heads": 128,
+            "num_kv_heads": 8, "vocab_size": 65024, "new_decoder_architecture": True, "bias": False,
+        },
+        41_303_293_952,
+        None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "norms"),
+    [
+        ({}, 1), ({"parallel_attn": False}, 0), ({"new_decoder_architecture": True}, 2),
+        ({"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1}, 1),
+    ],
+)  # fmt: skip
+def test_falcons_layers_are_parallel_as_their_config_says(more, norms):
+    keys = {**PUBLISHED["Falcon 7B"][0], **more}
+    model = read_model(keys, name="x")
+    assert model.parallel_norms == norms
+    heads = 71 if "new_decoder_architecture" in more else 1
+    assert model.kv_heads == heads
+    for key, value in (("alibi", True), ("bias", True), ("activation", "relu")):
+        with pytest.raises(ConfigError, match=key):
+            read_model({**keys, key: value}, name="x")
+    newer = {**keys, "new_decoder_architecture": True}
+    for key, value in (("num_ln_in_parallel_attn", 3), ("num_kv_heads", 8)):
+        with pytest.raises(ConfigError, match=key):
+            read_model({**newer, key: value}, name="x")
+
+
+def test_gpt_neox_is_parallel_unless_told_otherwise():
+    keys = PUBLISHED["Pythia 6.9B"][0]
+    assert read_model(keys, name="x").parallel_norms == 2
+    assert read_model({**keys, "use_parallel_residual": False}, name="x").parallel_norms == 0
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -74,7 +74,6 @@ MOE = {"model": MIXTRAL, "parallel": {"tp": 1, "pp": 2, "ep": 4}}
         ({"wide_layers": {"last": 2}}, r"wide_layers: got some with (bf16|fp16), in which all layers are"),
         ({"overlap": {"experts": True}}, r"overlap.experts: got true with ep 1"),
         ({"routing": {"dispatcher": "flex"}}, r"routing.dispatcher: got flex with ep 1"),
-        ({"parallel": {"tp": 2}, "recompute": "operations"}, r"recompute: got operations, expected it with tp 1"),
         ({"offload": {"optimizer": True}}, r"offload.memory_rate: got nothing"),
         ({"offload": {"memory_rate": "1 GB/s"}}, r"offload.memory_rate: got a rate"),
         (

@@ -53,6 +53,38 @@ def test_sequence_parallel_gathers_and_scatters(overlap):
     assert moved["activations"] == job.layout.dp * MICRO * activation  # 4 ranks send a quarter each
 
 
+@pytest.mark.parametrize(
+    ("parallel_norms", "gathers", "sums", "reduced"), [(0, 6, 4, 4), (2, 5, 3, 3), (1, 3, 2, 2)]
+)
+def test_parallel_layers_sum_once_for_both_blocks(parallel_norms, gathers, sums, reduced):
+    """Forward one sum for both; behind one norm one gather, and backward one sum of gradients, as well."""
+    falcon = {
+        "model_type": "falcon", "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": 16,
+        "vocab_size": TINY["vocab_size"], "ffn_hidden_size": 4096, "num_kv_heads": 8,
+        **({"new_decoder_architecture": True, "num_ln_in_parallel_attn": parallel_norms} if parallel_norms
+           else {"multi_query": False, "parallel_attn": False}),
+    }  # fmt: skip
+    of = spec(2, parallel={"tp": 4}, model=falcon, sequence_parallel=True)
+    job, program = lowered(of)
+    moved, ring = sent(program), 3 * SEQUENCE * HIDDEN * 2 * job.layout.dp * MICRO
+    assert moved["tensor-parallel all-gather"] == ring * (gathers * LAYERS + 3)
+    assert moved["tensor-parallel reduce-scatter"] == ring * (sums * LAYERS + 2)
+    moved = sent(lowered(spec(2, parallel={"tp": 4}, model=falcon))[1])
+    assert moved["tensor-parallel all-reduce"] == 2 * ring * (reduced * LAYERS + 2)
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_every_second_product_again_sums_what_is_not_kept(sequence_parallel):
+    """An all-reduce of attention's result again; what reduce-scatters gave was kept."""
+    plain, again = (
+        sent(lowered(spec(2, parallel={"tp": 4}, recompute=how, sequence_parallel=sequence_parallel))[1])
+        for how in ("none", "operations")
+    )
+    reduced = again.pop("tensor-parallel all-reduce", 0) - plain.pop("tensor-parallel all-reduce", 0)
+    assert again == plain
+    assert reduced == (0 if sequence_parallel else 2 * 3 * SEQUENCE * HIDDEN * 2 * 4 * MICRO * LAYERS)
+
+
 @pytest.mark.parametrize("context", ["ring", "all-gather"])
 @pytest.mark.parametrize("cp", [2, 4])
 def test_context_parallel_moves_keys_and_values(context, cp):

@@ -74,8 +74,8 @@ LAYOUTS = [
     (DENSE, {**par(tp=4, cp=2), "sequence_parallel": True, "sequence": 44}, "parallel.tp"),
     (DENSE, {**par(tp=3, cp=2), "sequence_parallel": True, "sequence": 44}, "sequence_parallel"),
     (DENSE, {**par(tp=2), "sequence": 47}, 1),
-    # every second product kept: a dense, gated model on whole ranks
-    (DENSE, {"recompute": "operations"}, 1), (DENSE, {**par(tp=2), "recompute": "operations"}, "recompute"),
+    # every second product kept: a dense, gated model
+    (DENSE, {"recompute": "operations"}, 1), (DENSE, {**par(tp=2), "recompute": "operations"}, 1),
     (SPARSE, {"recompute": "operations"}, "recompute"), (LATENT, {"recompute": "operations"}, "recompute"),
     (PLAIN, {"recompute": "operations"}, "recompute"), (SPARSE, {"recompute": "full"}, 1),
     (PLAIN, {"recompute": "selective"}, 1),

@@ -94,10 +94,11 @@ class Gpu(Entry):
     attention: dict[Literal["flash", "cudnn", "materialised"], Attention]
     exponentials: Figure[Flops] | None = None  # of the special function units, e^x counted as one
     # times of a product over that of the tables, where a step does not run what was measured: in fp8 with full
-    # sums (the tables' are cut short) or a scale for every block (the tables' have one), in fp4 as Transformer
-    # Engine calls it (the tables' are of cuBLASLt alone)
+    # sums (the tables' are cut short) or a scale for every block or row (the tables' have one), in fp4 as
+    # Transformer Engine calls it (the tables' are of cuBLASLt alone)
     fp8_full_sums: Figure[Ratio] | None = None
     fp8_blocks: Figure[Ratio] | None = None
+    fp8_rows: Figure[Ratio] | None = None
     fp4_in_engine: Figure[Ratio] | None = None
 
     @property

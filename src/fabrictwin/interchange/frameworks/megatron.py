@@ -297,7 +297,7 @@ def _model(given: Settings, vocabulary: int | None) -> dict[str, Any]:
         given.assumed.append("RMS norms are counted as layer norms, as GPT-2 and GPT-NeoX have them")
     drops = {name: given.share(name, 0.1) for name in ("attention_dropout", "hidden_dropout")}
     if rotary:
-        return {"model_type": "gpt_neox", "hidden_act": "gelu", **shape, **drops}
+        return {"model_type": "gpt_neox", "hidden_act": "gelu", "use_parallel_residual": False, **shape, **drops}
     return {
         "model_type": "gpt2",
         "n_embd": hidden,

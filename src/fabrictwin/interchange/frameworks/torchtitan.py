@@ -14,6 +14,7 @@ LLAMA_3 = {
     "70B": (8192, 80, 64, 8, 28672, 128256),
     "405B": (16384, 126, 128, 8, 53248, 128256),
 }
+RECIPES = ("quantize.linear.float8.recipe_name", "float8.recipe_name")
 SCHEDULES = {"1f1b": ("1f1b", 1), "gpipe": ("gpipe", 1), "interleaved1f1b": ("1f1b", 2)}
 
 
@@ -28,8 +29,8 @@ def training_of(given: Settings, *, model: bool) -> dict[str, Any]:
         raise given.error("training.mixed_precision_param", "got float32, expected bfloat16: fp32 is not modelled")
     section["precision"] = "bf16"
     if "float8" in str(given.get("model.converters") or ""):
-        section |= {"precision": "fp8", "scaling": "current"}
-    section |= _recompute(given, tp) | _sharding(given, parallel)
+        section |= {"precision": "fp8", "scaling": _float8_scaling(given)}
+    section |= _recompute(given) | _sharding(given, parallel)
     if tp > 1:
         section["sequence_parallel"] = True
     compiled = _compiled(given)
@@ -46,6 +47,13 @@ def training_of(given: Settings, *, model: bool) -> dict[str, Any]:
     if overlap:
         section["overlap"] = overlap
     return section
+
+
+def _float8_scaling(given: Settings) -> str:
+    """Return how torchao scales, by the recipe's name under either of torchtitan's sections."""
+    known = {"tensorwise": "current", "rowwise": "rowwise"}
+    section = next((name for name in RECIPES if name in given.found), RECIPES[0])
+    return given.word(section, known, "current")
 
 
 def _compiled(given: Settings) -> list[str]:
@@ -147,7 +155,7 @@ def _sharding(given: Settings, parallel: dict[str, Any]) -> dict[str, Any]:
     return {"sharding": sharding}
 
 
-def _recompute(given: Settings, tp: int) -> dict[str, Any]:
+def _recompute(given: Settings) -> dict[str, Any]:
     mode = given.word(
         "activation_checkpoint.mode",
         {"none": "none", "selective": "selective", "full": "full", "memory_budget": "memory_budget"},
@@ -161,8 +169,8 @@ def _recompute(given: Settings, tp: int) -> dict[str, Any]:
     if mode == "none":
         return {}
     option = str(given.get("activation_checkpoint.selective_ac_option") or "2")
-    if mode == "selective" and option == "op" and tp == 1:
+    if mode == "selective" and option == "op":
         return {"recompute": "operations"}
     what = f"{mode} {option}" if mode == "selective" else mode
-    given.assumed.append(f"activation_checkpoint {what} is not modelled with tp {tp}: nothing is recomputed")
+    given.assumed.append(f"activation_checkpoint {what} is not modelled: nothing is recomputed")
     return {}

@@ -63,8 +63,8 @@ def check_layout(training: Training, model: Model, wrong: Wrong) -> None:
         raise wrong("sequence_parallel", f"got {tokens} tokens a rank, expected a multiple of tp {par.tp}")
     if training.sequence_parallel and par.tp == 1:
         raise wrong("sequence_parallel", "got true with tp 1, expected false: there is nothing to divide")
-    if training.recompute == "operations" and (par.tp > 1 or model.experts or model.latent or not model.gated):
-        raise wrong("recompute", "got operations, expected it with tp 1 and a dense model with a gated MLP")
+    if training.recompute == "operations" and (model.experts or model.latent or not model.gated):
+        raise wrong("recompute", "got operations, expected it with a dense model with a gated MLP")
     _check_experts(training, model, wrong)
     _check_parts(training, model, wrong)
     if training.lora is not None:

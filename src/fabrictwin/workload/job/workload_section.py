@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.units import Duration, Flops, Rate, Size
 from fabrictwin.catalog.step_shares import step_shares
-from fabrictwin.workload.layers.number_formats import Attention
+from fabrictwin.workload.layers.number_formats import Attention, Scaling
 from fabrictwin.workload.model.huggingface_cache import config_of
 from fabrictwin.workload.model.huggingface_families import load_model, read_model
 from fabrictwin.workload.model.model_sizes import Model
@@ -148,7 +148,7 @@ class Training(Section):
     global_batch: Count | None = None
     sequence: Tokens
     precision: Literal["bf16", "fp16", "fp8", "fp4"] = "bf16"
-    scaling: Literal["delayed", "current", "block"] = "delayed"  # of fp8
+    scaling: Scaling = "delayed"  # of fp8
     gradient_precision: Literal["fp32", "same"] = "fp32"
     recompute: Literal["none", "selective", "operations", "full"] = "none"
     # full recomputation ends where backward has all that it needs: PyTorch's checkpoint that is not reentrant

@@ -36,13 +36,15 @@ from fabrictwin.workload.model.model_blocks import Linear
 class MlpBlock(Sublayer):
     """Forward and backward of one MLP block; `load` is 0 in a dense layer."""
 
+    comes_first = False
+
     def forward(self, load: float = 0.0, part: Part = "forward") -> Script:
         script = Script()
         script.compute(self.issued_once("router" if load else "", self.norm()[0]), part)
         if load:
             self._experts_forward(script, load, part)
         else:
-            script.compute(self.roof.cast_alone(self.shape.local * self.model.hidden), part)
+            script.compute(NOTHING if self.reads_normed else self.roof.cast_alone(self._normed), part)
             self.mlp_forward(script, self.model.ffn, part)
         script.compute(self.residual()[0], part)
         return script
@@ -51,7 +53,8 @@ class MlpBlock(Sublayer):
         """Recomputation of a dense block up to the input of its last product, the last that backward reads."""
         script, up = Script(), self.model.mlp_linears(self.model.ffn)[0]
         elements = self.shape.tokens * self.model.ffn // self.shape.sharing.tp
-        script.compute(self.norm()[0] + self.roof.cast_alone(self.shape.local * self.model.hidden), "recompute")
+        again = NOTHING if self.reads_normed else self.roof.cast_alone(self._normed)
+        script.compute(self.norm()[0] + again, "recompute")
         self.enter(script, up, self.model.hidden, "recompute")
         script.compute(self.activation(elements)[0] + self.roof.cast(elements), "recompute")
         return script
@@ -67,6 +70,10 @@ class MlpBlock(Sublayer):
             script.compute(self.norm()[0], "recompute")
         script.compute(self.norm()[1], "backward")
         return script
+
+    @property
+    def _normed(self) -> int:
+        return self.shape.local * self.model.hidden
 
     # --- experts
 

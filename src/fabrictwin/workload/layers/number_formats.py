@@ -5,6 +5,8 @@ in the other order too, so that a cast writes two copies: a 16-bit value is read
 
 - `delayed`: scales follow from amax values of earlier steps (Micikevicius et al. 2022, arXiv 2209.05433).
 - `current`: the scale of a tensor follows from its own amax, which a pass over it finds first.
+- `rowwise`: a scale for each row of either operand, as torchao's recipe of that name: one kernel finds a row's
+  amax and casts it; the order that the weight's gradient takes has scales of its own, whose amax a pass finds.
 - `block`: a scale of one byte for every 32 values in fp8 (MXFP8), found while casting. fp4 (NVFP4) has one for
   every 16 values and one a tensor, whose amax a pass finds first; the order that the weight's gradient takes goes
   through a Hadamard transform, in a kernel of its own (weights do not, which is not told apart here).
@@ -18,7 +20,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Precision = Literal["bf16", "fp16", "fp8", "fp4"]
-Scaling = Literal["delayed", "current", "block"]
+Scaling = Literal["delayed", "current", "rowwise", "block"]
 Attention = Literal["flash", "cudnn", "materialised"]
 
 WIDE_BYTES = 2  # what linear layers read and write elsewhere
@@ -38,8 +40,8 @@ def format_of(precision: Precision, scaling: Scaling) -> Format:
     """The format in which a job's linear layers hold their operands."""
     if precision == "fp8":
         operand = 1 + (1 / _MX_BLOCK if scaling == "block" else 0)
-        amax = WIDE_BYTES if scaling == "current" else 0
-        return Format(operand, amax + WIDE_BYTES + 2 * operand, scaling == "current")
+        reads = {"current": 2, "rowwise": 3}.get(scaling, 1)  # rowwise: once for rows, twice for columns
+        return Format(operand, reads * WIDE_BYTES + 2 * operand, reads > 1)
     if precision == "fp4":
         operand = 1 / 2 + 1 / _NV_BLOCK
         # read for the amax of both orders, then once for each: the second order is of Hadamard transforms

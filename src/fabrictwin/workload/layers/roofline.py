@@ -124,8 +124,8 @@ class Roofline:
         self.operand_bytes = self.format.operand_bytes
         sums = self.gpu.fp8_full_sums if precision == "fp8" else None
         engine = self.gpu.fp4_in_engine if precision == "fp4" else None
-        if precision == "fp8" and scaling == "block":
-            engine = self.gpu.fp8_blocks
+        if precision == "fp8":
+            engine = {"block": self.gpu.fp8_blocks, "rowwise": self.gpu.fp8_rows}.get(scaling)
         self._backward = float(sums.value) if sums else 1.0
         self._called = float(engine.value) if engine else 1.0
         self._share = share  # of what kernels were measured to reach by themselves

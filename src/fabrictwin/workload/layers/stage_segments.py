@@ -119,13 +119,18 @@ class Segments:
         script.compute(Cost(max(0.0, host_ps - script.cost().ps)), script.last_part())
 
     def _every_second_product(self) -> Script:
-        """PyTorch's selective checkpointing: every second product again, and all that is no product."""
-        block, shape, script = self._mlp, self.job.shape, Script()
+        """PyTorch's selective checkpointing: every second product again, and all that is no product.
+
+        With tensor parallelism results of reduce-scatters are kept (torchtitan's list of operators), those of
+        all-reduces are summed again. What is gathered to compute again is what backward reads, and counted there.
+        """
+        block, shape, model, script = self._mlp, self.job.shape, self.job.model, Script()
         cost = block.norm()[0] * 2 + block.residual()[0] + self._attention.rotary()
-        cost += block.activation(shape.tokens * self.job.model.ffn)[0]
-        for linear in self.job.model.second_products():
-            cost += block.forward_of(linear, shape.tokens)
-        script.compute(cost, "recompute")
+        cost += block.activation(shape.tokens * model.ffn // shape.sharing.tp)[0]
+        key, out, up = (block.forward_of(linear, shape.tokens) for linear in model.second_products())
+        script.compute(cost + key + out, "recompute")
+        script.communicate(block.tensor("all_reduce", model.hidden))  # attention's: the MLP's has no reader here
+        script.compute(up, "recompute")
         return script
 
     def layer(self, number: int) -> Segment:

@@ -147,7 +147,15 @@ METRIC_BYTES = (6, 8)
 
 
 class Sublayer:
-    """The parts that attention and MLP blocks share."""
+    """The parts that attention and MLP blocks share.
+
+    In parallel layers (`parallel_norms`) both blocks read the layer's input and are added to it together. What
+    both would communicate alike is communicated once: the sum of their results, the gradient that enters both, and
+    behind one norm also their input and the sum of its gradients. The block that comes first, forward attention
+    and backward the MLP, gathers for both, and the last sums for both.
+    """
+
+    comes_first = True  # forward
 
     def __init__(self, roof: Roofline, shape: Shape) -> None:
         self.roof, self.shape, self.model = roof, shape, shape.model
@@ -169,6 +177,8 @@ class Sublayer:
         return Cost(cost.ps, 0) if part in self.shape.kernels.captured else cost
 
     def norm(self) -> tuple[Cost, Cost]:
+        if self.reads_normed:
+            return NOTHING, NOTHING
         elements = self.shape.local * self.model.hidden
         if self.model.norm == "rms":
             forward, backward = self.traffic.rms_norm
@@ -176,6 +186,17 @@ class Sublayer:
         once = self.roof.element_bytes * elements
         weights = NOTHING if self.frozen else self.roof.stream(2 * once)
         return self.roof.stream(2 * once), self.roof.stream(3 * once) + weights
+
+    @property
+    def reads_normed(self) -> bool:
+        """Return true if a block's input has its norm behind it: a parallel layer's one is attention's."""
+        return self.model.parallel_norms == 1 and not self.comes_first
+
+    def _for_both(self, kind: Kind, *, entering: bool, backward: bool) -> bool:
+        """Return true if this block communicates, or no other one does it for both."""
+        if not self.model.parallel_norms or (entering and self.model.parallel_norms == 2):
+            return True
+        return (kind == "all_gather") == (self.comes_first != backward)
 
     # --- products
 
@@ -231,6 +252,15 @@ class Sublayer:
 
     # --- tensor-parallel communication
 
+    def beside(
+        self, kind: Kind, width: int, *, entering: bool, backward: bool = False, in_pieces: bool = False
+    ) -> Collective | None:
+        """Return what is communicated at a block's end; None where the other block does it for both."""
+        both = self.model.parallel_norms > 0 and not (entering and self.model.parallel_norms == 2)
+        if both and (kind == "all_gather") != (self.comes_first != backward):
+            return None
+        return self.tensor(kind, width, in_pieces=in_pieces)
+
     def tensor(self, kind: Kind, width: int, *, in_pieces: bool = False) -> Collective | None:
         """Communication of activations of `width` a token; None where nothing is shared."""
         shape = self.shape
@@ -255,10 +285,11 @@ class Sublayer:
         tokens, tp = self.shape.tokens, self.shape.sharing.tp
         if self.pieces:
             piece = self.forward_of(linear, tokens // tp)
-            script.overlap(self.tensor("all_gather", width, in_pieces=True), piece * (tp - 1), part)
+            gathered = self.beside("all_gather", width, entering=True, in_pieces=True)
+            script.overlap(gathered, piece * (tp - 1), part)
             script.compute(piece, part)
         else:
-            script.communicate(self.tensor("all_gather", width))
+            script.communicate(self.beside("all_gather", width, entering=True))
             script.compute(self.forward_of(linear, tokens), part)
 
     def leave(self, script: Script, linear: Linear, part: Part) -> None:
@@ -267,11 +298,12 @@ class Sublayer:
         if self.pieces:
             piece = self.forward_of(linear, tokens // tp)
             script.compute(piece, part)
-            script.overlap(self.tensor("reduce_scatter", hidden, in_pieces=True), piece * (tp - 1), part)
+            sums = self.beside("reduce_scatter", hidden, entering=False, in_pieces=True)
+            script.overlap(sums, piece * (tp - 1), part)
         else:
             script.compute(self.forward_of(linear, tokens), part)
-            script.communicate(self.tensor("reduce_scatter", hidden))
-            script.communicate(self.tensor("all_reduce", hidden))
+            script.communicate(self.beside("reduce_scatter", hidden, entering=False))
+            script.communicate(self.beside("all_reduce", hidden, entering=False))
 
     def leave_backward(self, script: Script, linear: Linear) -> None:
         """Backward of `leave`: gather the gradient, then gradients of input and weight."""
@@ -280,10 +312,11 @@ class Sublayer:
         inputs, weights = self.backward_of(linear, tokens)
         if self.pieces:
             piece, _ = self.backward_of(linear, tokens // tp)
-            script.overlap(self.tensor("all_gather", hidden, in_pieces=True), piece * (tp - 1), "backward")
+            gradient = self.beside("all_gather", hidden, entering=False, backward=True, in_pieces=True)
+            script.overlap(gradient, piece * (tp - 1), "backward")
             script.compute(piece, "backward")
         else:
-            script.communicate(self.tensor("all_gather", hidden))
+            script.communicate(self.beside("all_gather", hidden, entering=False, backward=True))
             script.compute(inputs, "backward")
         if self.shape.sharing.sequence_parallel and not self.frozen:
             script.compute(self.roof.transpose(tokens * hidden), "backward")
@@ -294,8 +327,9 @@ class Sublayer:
         inputs, weights = self.backward_of(linear, self.shape.tokens)
         if self.shape.sharing.sequence_parallel and not self.frozen:
             weights = self.roof.transpose(self.shape.tokens * width) + weights
-        again = self.tensor("all_gather", width) if self.keeps_input(linear) else None
-        sums = self.tensor("reduce_scatter", width) or self.tensor("all_reduce", width)
+        kinds: tuple[Kind, ...] = ("all_gather", "reduce_scatter", "all_reduce")
+        again, scattered, reduced = (self.beside(kind, width, entering=True, backward=True) for kind in kinds)
+        again, sums = again if self.keeps_input(linear) else None, scattered or reduced
         self.gradients(script, again, (inputs, weights), sums)
 
     def gradients(

@@ -130,10 +130,14 @@ def layer_bytes(inputs: MemoryInputs, recompute: Recompute, *, sparse: bool = Fa
         # products in order: Q, K, V, output, gate, up, down; the first, third, fifth and seventh are kept
         kv = (model.qkv_width - inner) // 2
         kept = inner + kv + model.ffn + (0 if model.gated else h) + inner
-        return inputs.tokens * (e * (h + (h if model.gated else 0)) / whole_by + (e * kept + 4 * model.heads) / tp)
+        # a rank's share of the last product's sums is as wide as the model; what reduce-scatters gave is kept too
+        whole = h / whole_by * (3 if whole_by > 1 else 1) + (h if model.gated else 0)
+        return inputs.tokens * (e * whole + (e * kept + 4 * model.heads) / tp)
     # norms' inputs and outputs, and two masks of a byte
     again = inputs.activations.recompute_modules
-    whole = (2.0 if "norms" in again else 4.0) * e * h + (2 * h if model.dropout else 0)
+    inputs_kept = 1 if model.parallel_norms else 2  # attention and MLP beside each other read the same
+    normed = 0 if "norms" in again else model.parallel_norms or 2
+    whole = float(inputs_kept + normed) * e * h + (2 * h if model.dropout else 0)
     divided = float(e * (inner + (0 if "latent-up" in again else model.qkv_width)))
     if model.latent:  # low-rank queries and key-values before and behind their norms
         whole += e * (2 * model.latent.query_rank + 2 * model.latent.kv_rank + model.latent.rope_size)

@@ -11,7 +11,9 @@ What each family holds is that of its published implementation:
 - nemotron: layer norms, rotary, squared ReLU without a gate, no biases.
 - nemotron_h: layers of one block each by `hybrid_override_pattern` (Mamba-2, attention without positions, squared
   ReLU, experts of it), RMS norms.
-- gpt2: layer norms, learned positions, biases, MLP of 4 h, tied embeddings. gpt_neox: rotary, untied.
+- gpt2: layer norms, learned positions, biases, MLP of 4 h, tied embeddings. gpt_neox: rotary, untied,
+  attention and MLP beside each other (`use_parallel_residual`). falcon: the same without biases, tied, with
+  grouped queries, behind one norm or each its own.
 
 A config that says something which is not counted here (another activation) is an error. Of a model of several
 kinds of input the language model is read (`text_config`).
@@ -70,6 +72,7 @@ NEEDS = {
     "nemotron": _LLAMA,
     "nemotron_h": _HYBRID,
     "gpt_neox": _LLAMA,
+    "falcon": ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"),
     "gpt2": _GPT2,
 }
 
@@ -240,7 +243,36 @@ def _neox(config: Config) -> Model:
         gated=False,
         norm="layer",
         biases=True,
+        parallel_norms=2 if config.flag("use_parallel_residual", True) else 0,
     )
+
+
+def _falcon(config: Config) -> Model:
+    config.without("alibi", "bias")
+    config.one_of("activation", "gelu")
+    heads, hidden = config.count("num_attention_heads"), config.count("hidden_size")
+    newer = config.flag("new_decoder_architecture", False)
+    if newer:
+        kv_heads, norms = config.count("num_kv_heads", heads), config.count("num_ln_in_parallel_attn", 2)
+        if norms > 2:
+            raise config.error("num_ln_in_parallel_attn", f"got {norms}, expected 1 or 2")
+        if heads % kv_heads:
+            raise config.error(
+                "num_kv_heads", f"got {kv_heads}, expected a divisor of the {heads} attention heads"
+            )
+    else:
+        kv_heads = 1 if config.flag("multi_query", True) else heads
+        norms = 1 if config.flag("parallel_attn", True) else 0
+    model = _model(
+        config,
+        kv_heads=kv_heads,
+        ffn=config.count("ffn_hidden_size", 4 * hidden),
+        dropout=any(config.data.get(key, 0.0) for key in ("attention_dropout", "hidden_dropout")),
+        gated=False,
+        norm="layer",
+        parallel_norms=norms,
+    )
+    return replace(model, tied=config.flag("tie_word_embeddings", True))
 
 
 def _gpt2(config: Config) -> Model:
@@ -272,6 +304,7 @@ _READERS: dict[str, Callable[[Config], Model]] = {
     "nemotron": _nemotron,
     "nemotron_h": _nemotron_h,
     "gpt_neox": _neox,
+    "falcon": _falcon,
     "gpt2": _gpt2,
 }
 

@@ -10,13 +10,13 @@ FLOPs count a multiply and an add as two, matrix products only, and attention in
 mask), as Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
 2021, section 5.1 and its appendix do. Of experts, those count that a token goes to.
 
+Parallel layers (Wang and Komatsuzaki's GPT-J, 2021) add attention and MLP of the same input to it at once.
+
 Where every second layer has a sliding window, attention of a layer is the mean of both kinds.
 
 Multi-token prediction (DeepSeek-V3, section 2.2): behind the last layer, each of `predictors` modules joins what
 it is given with the embedding of the next token (a product of 2 h by h), adds a layer of the model's last kind,
 and predicts with the model's own embedding and head.
-
-
 
 Hybrids (Nemotron-H, arXiv 2504.03624) have layers of one block each, named by a letter of `pattern`: M Mamba-2,
 * attention, - MLP, E experts. Experts may work on fewer dimensions than the model's (`latent`), into which a
@@ -65,6 +65,7 @@ class Model:
     predictors: int = 0  # of tokens after the next, trained beside the model
     pattern: str = ""  # of a hybrid, a letter for every layer
     mamba: Mamba | None = None
+    parallel_norms: int = 0  # before attention and MLP that read the same, 1 or 2; 0: one is after the other
     rotary: bool = True  # positions turn queries and keys, where none are learned
     context: int = 0  # positions that the published model takes; 0: not told
     weights: Weights = WIDE  # as published
@@ -246,6 +247,7 @@ class Model:
             own = self.mamba.channels * (self.mamba.kernel + 1) + 3 * self.mamba.heads + self.mamba.inner
             count += own // tp
         elif kind == "-":
+            count -= self.norm_parameters if self.parallel_norms == 1 else 0
             linears += self.mlp_linears(self.ffn)
         elif self.experts:
             biased = self.experts.routing_bias or self.router_bias
