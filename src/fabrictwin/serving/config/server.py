@@ -118,7 +118,7 @@ def _scheduler(serving: Serving, served: ServedModel) -> SchedulerConfig:
     tokens = 8192 if large else 2048
     if chosen == "0.33" and memory >= HUGE_GPU:
         tokens = 16384
-    longest = serving.max_model_len or served.model.context or served.model.positions or LONGEST_DEFAULT
+    longest = serving.max_model_len or served.model.longest or served.model.positions or LONGEST_DEFAULT
     batched = serving.max_num_batched_tokens or tokens
     if not serving.enable_chunked_prefill:
         batched = max(batched, longest)

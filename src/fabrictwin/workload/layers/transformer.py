@@ -192,12 +192,6 @@ class Sublayer:
         """Return true if a block's input has its norm behind it: a parallel layer's one is attention's."""
         return self.model.parallel_norms == 1 and not self.comes_first
 
-    def _for_both(self, kind: Kind, *, entering: bool, backward: bool) -> bool:
-        """Return true if this block communicates, or no other one does it for both."""
-        if not self.model.parallel_norms or (entering and self.model.parallel_norms == 2):
-            return True
-        return (kind == "all_gather") == (self.comes_first != backward)
-
     # --- products
 
     def _sides(self, linear: Linear, tp: int) -> tuple[int, int]:

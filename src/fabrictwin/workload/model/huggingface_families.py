@@ -349,7 +349,7 @@ def read_model(data: object, *, name: str, where: str | None = None) -> Model:
         raise ConfigError(f"as a {family} model it lacks {', '.join(lacks)}", file=where)
     config = Config(data, name, family, where)
     model = _READERS.get(family, _llama_like)(config)
-    return replace(model, context=config.optional("max_position_embeddings"), weights=published_weights(data))
+    return replace(model, longest=config.optional("max_position_embeddings"), weights=published_weights(data))
 
 
 def _language_model(data: Mapping[str, Any]) -> Mapping[str, Any]:

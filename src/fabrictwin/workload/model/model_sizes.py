@@ -67,7 +67,7 @@ class Model:
     mamba: Mamba | None = None
     parallel_norms: int = 0  # before attention and MLP that read the same, 1 or 2; 0: one is after the other
     rotary: bool = True  # positions turn queries and keys, where none are learned
-    context: int = 0  # positions that the published model takes; 0: not told
+    longest: int = 0  # positions that the published model takes; 0: not told
     weights: Weights = WIDE  # as published
 
     # --- attention -----------------------------------------------------------------------------------------
