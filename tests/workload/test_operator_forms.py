@@ -56,7 +56,7 @@ def product(c, form, m, n, k, batch):
         if split > 1:  # partial sums of 4 bytes are written and read
             took += c["split"] + 2 * 4 * split * tiles * rows * columns / (c["memory"] * 3e6)
         best = min(best, took)
-    moved = batch * (form.operand_bytes * (m * k + k * n) + 2 * m * n) / (c["memory"] * 3e6)
+    moved = batch * (form.operand_bytes * m * k + form.weight_bytes * k * n + 2 * m * n) / (c["memory"] * 3e6)
     return c["launch"] + joined(best, moved, c["power"])
 
 
@@ -79,8 +79,9 @@ def test_products_are_their_best_tiles_and_splits(name, seed):
 
 
 def test_formats_count_the_bytes_of_their_scales():
-    assert {name: (form.operand_bytes, form.cast) for name, form in FORMATS.items()} == {
-        "bf16": (2, False), "fp8": (1, True), "fp8-block": (1.03125, True), "fp4": (0.5625, True),
+    assert {name: (form.operand_bytes, form.weight_bytes, form.cast) for name, form in FORMATS.items()} == {
+        "bf16": (2, 2, False), "fp8": (1, 1, True), "fp8-block": (1.03125, 1.03125, True),
+        "fp4": (0.5625, 0.5625, True), "w4": (2, 0.5625, False),
     }  # fmt: skip
     assert products.WITHOUT_CAST == (
         "launch", "peak", "tile", "narrow", "memory", "step", "waves", "power", "split"
@@ -139,7 +140,7 @@ def test_experts_are_their_best_blocks_their_weights_and_rows_moved(name, seed):
                 waves = max(math.ceil(rows / met / block) * met * math.ceil(n / 128) / 100, 1)
                 took += waves * (math.ceil(k * size / 128) * turn + c["tile"])
             best = min(best, took)
-        memory = met * (ups + 1) * inner * hidden * size / (c["memory"] * 3e6)
+        memory = met * (ups + 1) * inner * hidden * FORMATS[name].weight_bytes / (c["memory"] * 3e6)
         body = joined(best, memory, c["power"], 1 + c["sectors"] * (inner * size % 32 > 0))
         moved = 2 * tokens * top_k * (c["hidden"] * hidden + c["inner"] * ups / 2 * inner) / 3e6
         expected.append(c["launch"] + body + moved + c["expert"] * met)
@@ -187,7 +188,7 @@ def test_uneven_tokens_make_the_busiest_rank_slower_the_more_ranks_there_are():
 
     def took(ranks, exponent):
         shape = np.array([[8192, 4096, 14336, 2, 8, ranks, 2, exponent]], float)
-        return float(experts.experts_us(first, CHIP, 2.0, shape)[0])
+        return float(experts.experts_us(first, CHIP, FORMATS["bf16"], shape)[0])
 
     uneven = [took(ranks, 1.2) / took(ranks, 0.0) for ranks in (1, 2, 4, 8)]
     assert uneven == sorted(uneven)

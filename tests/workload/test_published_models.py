@@ -46,7 +46,7 @@ def test_published_mixtures_have_the_parameters_that_their_cards_name(
 ) -> None:
     model = read_model(config, name="m")
     assert round(model.parameters / 1e9) == billions
-    assert model.context == context
+    assert model.longest == context
     assert model.weights == Weights()
 
 
