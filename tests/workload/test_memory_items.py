@@ -91,8 +91,11 @@ def test_activations_of_the_paper():
 
 def test_every_second_product_is_kept():
     found = inputs(tp=2, sequence_parallel=True)
-    q, kv, attention = A * D, KV * D, A * D  # Q, V, gate and attention's output are kept, and two layer inputs
-    assert gm.layer_bytes(found, "operations") == T * (2 * 2 * H / 2 + (2 * (q + kv + F + attention) + FLASH) / 2)
+    q, kv, attention = A * D, KV * D, A * D  # Q, V, gate and attention's output are kept, and the layer's input
+    whole = (
+        3 * H / 2 + H
+    )  # the input and both reduce-scatters' results are divided, the last product's sums are not
+    assert gm.layer_bytes(found, "operations") == T * (2 * whole + (2 * (q + kv + F + attention) + FLASH) / 2)
     plain = inputs(replace(GPT, biases=False))
     assert gm.layer_bytes(plain, "operations") == T * (2 * H + 2 * (q + A * D + F + H + attention) + FLASH)
 
