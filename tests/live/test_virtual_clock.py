@@ -95,6 +95,36 @@ def test_messages_by_tcp_take_no_time(live: LiveTwin) -> None:
     assert float(took) < 1e-4  # Python's own looks at the clock
 
 
+LOOKERS = """
+import os, socket, time
+ours, theirs = socket.socketpair()
+if os.fork() == 0:
+    ours.close()
+    while theirs.recv(64):
+        theirs.send(b"%d" % time.monotonic_ns())
+    os._exit(0)
+def look(ns):
+    until = time.monotonic_ns() + ns
+    while time.monotonic_ns() < until:
+        pass
+late = []
+for _ in range(40):
+    look(20_000)
+    before = time.monotonic_ns()
+    ours.send(b"x")
+    look(100_000)
+    late.append(int(ours.recv(64)) - before)
+print("late", sum(late))
+"""
+
+
+def test_who_is_woken_between_two_looks_at_the_clock_acts_before_time_moves(live: LiveTwin) -> None:
+    """A program that looks at the clock in a loop may have woken another one between two looks."""
+    for _ in range(3):
+        ended = live.run("host-0", [sys.executable, "-c", LOOKERS], timeout_s=60)
+        assert re.findall(r"^late (.*)$", ended.output, re.M) == ["0"]
+
+
 def _figures(live: LiveTwin, program: str, size: int, iterations: int) -> list[float]:
     port = free_port()
     command = [program, "-F", "-p", str(port), "-n", str(iterations)]

@@ -39,7 +39,6 @@ def library() -> ctypes.CDLL:
         ("live_mark", None, (ctypes.c_int32, ctypes.c_int32)),
         ("live_await_quiet", ctypes.c_int, (ctypes.c_int, u64, u64, address)),
         ("live_take_short_turns", None, (ctypes.c_int32,)),
-        ("live_await_readable", ctypes.c_int, (ctypes.c_int, u64)),
         ("live_spinners", ctypes.c_int, (address, ctypes.c_int)),
     ):
         function = getattr(lib, name)

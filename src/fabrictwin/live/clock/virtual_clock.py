@@ -14,7 +14,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import select
 import signal
 import struct
 import time
@@ -45,8 +44,6 @@ _STEPS = 4096
 _NEWS_STEPS = (20_000_000, 8, 1_000_000_000)
 _LOOK_STEPS = (1_000_000, 16, 10_000_000)
 _LONG_PART = 10_000
-_LOOKS_ALONE = 32  # looks at the clock in a row, before the others are seen to again
-_LOOK_AGAIN_NS = 1_000_000
 _MOST_SPINNERS = 256
 
 
@@ -95,7 +92,6 @@ class VirtualClock:
         self._room = (ctypes.c_int32 * _MOST_SPINNERS)()
         self._spinning = ctypes.c_int32()
         self._stirred = True  # somebody may run who did not when all waited last
-        self._looks = 0  # at the clock, and nothing else, since all were seen to wait
         self.begin()
 
     # ------------------------------------------------------------------ processes
@@ -281,7 +277,6 @@ class VirtualClock:
             return False
         nothing = self._served.world.idle and not self._bells and not self._due
         spin_ns = _LONG_SPIN_NS if nothing else _SPIN_NS
-        self._looks = 0
         said = self._library.live_await_quiet(
             self._served.poll.fileno(), spin_ns, _PATIENCE_NS, ctypes.byref(self._spinning)
         )
@@ -306,22 +301,6 @@ class VirtualClock:
         self._mark(wait.pid)
         self._stirred = True
         _answer(client, wait)
-        if wait.kind == WaitKind.LOOK and self._looks < _LOOKS_ALONE:
-            self._await_look(client)
-
-    def _await_look(self, client: Client) -> None:
-        """See whether a program looks at the clock again: then it has woken nobody else, and all wait still.
-
-        What a program does without libc's functions (a raw system call) is seen some looks later.
-        """
-        if not library().live_await_readable(client.connection.fileno(), _LOOK_AGAIN_NS):
-            return
-        now = self._served.world.instant_ps
-        self._served.handle([(client.connection.fileno(), select.EPOLLIN)])
-        wait = self._waits.get(client)
-        if wait is not None and wait.kind == WaitKind.LOOK and self._looking[client].since_ps < now:
-            self._looks += 1
-            self._stirred = False
 
     def _deadlines(self) -> Iterator[int]:
         yield from (wait.until_ps for wait in self._waits.values() if not wait.told)

@@ -193,13 +193,6 @@ static int readable(int descriptor) {
     return poll(&one, 1, 0) > 0;
 }
 
-/* Wait for a descriptor to become readable, for so long at most. Returns whether it is. */
-int live_await_readable(int descriptor, uint64_t most_ns) {
-    struct pollfd one = {.fd = descriptor, .events = POLLIN};
-    struct timespec time = {.tv_sec = (time_t)(most_ns / NS_PER_S), .tv_nsec = (long)(most_ns % NS_PER_S)};
-    return ppoll(&one, 1, &time, NULL) > 0;
-}
-
 static uint64_t wall_ns(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
