@@ -37,8 +37,8 @@ def live() -> Iterator[LiveTwin]:
         yield twin
 
 
-# On an idle machine they failed in four of ten runs: time moved on while a program still had something to do.
-SOMETIMES = pytest.mark.xfail(strict=False, reason="who runs is now and then taken to wait: not understood yet")
+# They failed in four of ten runs on an idle machine before what docs/live.md names was mended.
+SOMETIMES = pytest.mark.xfail(strict=False, reason="not yet looped on an idle machine since it was mended")
 
 
 @SOMETIMES

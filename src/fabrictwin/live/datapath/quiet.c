@@ -169,7 +169,7 @@ static int all_wait(uint64_t spin_ns, int32_t *spinning) {
         int running = process->before_ns == GONE ? -1 : look(process->pid, 1);
         if (running < 0) {
             memmove(known + i, known + i + 1, (size_t)(--count - i) * sizeof *known);
-            continue;
+            return 0; /* it may have woken somebody who was looked at before */
         }
         known[i].running = running;
         if (running) {
