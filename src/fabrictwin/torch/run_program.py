@@ -72,12 +72,16 @@ def main() -> None:
     measured = bool(os.environ.get(MEASURED))
     if measured:
         NOTES.append("compute takes what it took on this machine's processor, as was asked for")
+    # What the program holds stays until the process ends: a reducer that is taken down with its names waits
+    # for threads of gloo's that wait for the interpreter, which it holds.
+    kept: list[object] = []
     with CudaOnCpu(), ComputeRecorder(measured=measured):
         try:
-            runpy.run_path(script, run_name="__main__")
+            kept.append(runpy.run_path(script, run_name="__main__"))
         except SystemExit as left:
             if left.code:
                 raise
+            kept.append(left)
     _end()
 
 
