@@ -112,7 +112,7 @@ def _policy(settings: Settings) -> Policy:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)  # a rack of 72 GPUs has a kind of host for every group of a job, about 1 MB each
 def _searched(
     system: System, rules: Rules, policy: Policy, wanted: Wanted, gpus: frozenset[int], gdr: bool, link_gbps: float
 ) -> HostView:
