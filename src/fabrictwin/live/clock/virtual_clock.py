@@ -180,6 +180,7 @@ class VirtualClock:
 
     def ring(self, context: Context, handle: int) -> None:
         """Posted at one instant, in whatever order: begun in one that is always the same, once all wait."""
+        self._mark(context.pid)  # it has acted, and looks at no memory as yet
         times = self._times[context.pid]
         delay = times.post_ps
         if context.pid in self._noticed:
