@@ -194,7 +194,7 @@ def test_posting_threads_sleep_a_tenth_of_a_second_after_they_woke(gap_ms: int, 
 
 
 def test_mooncake_goes_through_adapters_inside_a_host() -> None:
-    """As its own measurements of one host and two are alike; NIXL copies over NVLink there."""
+    """Its transfers take the same on one host as between two; NIXL copies over NVLink."""
     near, far = (moved_ms("mooncake", 256, first=first) for first in (1, 8))
     assert near == pytest.approx(far, rel=0.01)
     assert moved_ms("nixl", 256, first=1) < moved_ms("nixl", 256, first=8) / 10
