@@ -169,7 +169,8 @@ def _tensor_group(found: Machine, serving: Serving, where: Placement | None) -> 
     group = where.tensor_group() if where is not None else None
     if where is None or group is None or where.hosts(group) == 1:
         flashinfer, early = (serving.release in those for those in (FLASHINFER_RELEASES, EARLY_RELEASES))
-        return TensorGroup(size, size, gpu.nvlink, capability, flashinfer=flashinfer, early=early)
+        custom = not serving.disable_custom_all_reduce
+        return TensorGroup(size, size, gpu.nvlink, capability, flashinfer=flashinfer, early=early, custom=custom)
     return TensorGroup(size, min(size - 1, found.per_host), gpu.nvlink, capability, found.nccl(group))
 
 

@@ -183,6 +183,7 @@ class Serving(Section):
     prefill_schedule_interval: Count = 1
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
     enforce_eager: bool = False
+    disable_custom_all_reduce: bool = False
     cudagraph_capture_sizes: tuple[Count, ...] | None = None
     speculative_config: Speculative | None = None
     disaggregated: Disaggregation | None = None
