@@ -67,6 +67,18 @@ def test_releases_that_do_not_know_a_gpu_take_the_kernels_own_size() -> None:
     assert TensorGroup(8, 8, "nvlink4", 90, early=True).way(MIB) == "symmetric memory"
 
 
+def test_without_the_custom_kernel_the_other_ways_are_as_they_were() -> None:
+    """`disable_custom_all_reduce` takes one way out of the order; the others have switches of their own."""
+
+    def ways(links: str, capability: int, size: int = 8, **rest: bool) -> list[str]:
+        one = TensorGroup(size, size, links, capability, custom=False, **rest)
+        return [one.way(moved) for moved in (1024, MIB, 64 * MIB)]
+
+    assert ways("nvlink4", 90) == ["symmetric memory", "symmetric memory", "nccl"]
+    assert ways("nvlink4", 90, flashinfer=True) == ["flashinfer", "symmetric memory", "nccl"]
+    assert ways("nvlink3", 80) == ways("", 90, 2) == ways("nvlink5", 103, early=True) == ["nccl"] * 3
+
+
 def test_flashinfer_leaves_what_it_does_not_know() -> None:
     assert TensorGroup(6, 6, "nvlink4", 90, flashinfer=True).way(1024) == "custom"
     assert TensorGroup(8, 8, "nvlink3", 80, flashinfer=True).way(1024) == "custom"

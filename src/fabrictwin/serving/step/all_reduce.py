@@ -139,6 +139,7 @@ class TensorGroup:
         network: NCCL on the cluster's routes, for a group that lies on several nodes.
         flashinfer: The release takes FlashInfer's all-reduce where it can.
         early: The release has no sizes for capability 10.3: the custom kernel's own, and no symmetric memory.
+        custom: The custom kernel is taken where it can be (without `disable_custom_all_reduce`).
     """
 
     size: int
@@ -148,6 +149,7 @@ class TensorGroup:
     network: Collectives | None = None
     flashinfer: bool = False
     early: bool = False
+    custom: bool = True
 
     @property
     def _links(self) -> str:
@@ -166,7 +168,7 @@ class TensorGroup:
         most = CUSTOM_MOST
         if limits and self.nvlink:
             most = min(most, limits.custom.get(self.size, 0))
-        if self.size in CUSTOM_SIZES and moved_bytes % 16 == 0 and moved_bytes < most:
+        if self.custom and self.size in CUSTOM_SIZES and moved_bytes % 16 == 0 and moved_bytes < most:
             return "custom"
         if limits and self.nvlink and moved_bytes < limits.symmetric.get(self.size, 0):
             return "symmetric memory"
