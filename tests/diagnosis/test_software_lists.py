@@ -57,6 +57,19 @@ RIGHT = [
     ("library-mismatch", "Invalid config frob attribute value -2147483648"),
     ("rank-died", "terminate called after throwing an instance of 'frob::QuuxException'"),
     ("driver-build", "WARNING: The nvidia-drm module will not be installed."),
+    ("settings-rejected", "Both frob interface include and exclude lists were specified:"),
+    ("settings-rejected", "quux: error: --frob-rate requires --frob-file to be set"),
+    ("settings-rejected", "The specified frob directive is not recognized:"),
+    ("settings-rejected", "FrobConfig: frob_interval must be > 0"),
+    ("setting-invalid", "WARNING: An invalid value was given for oob_frob_range.  This"),
+    ("adapter-limits", "[n1:3 :0:3] ud.c:9 UCX Assertion `attr.cap.max_send_sge >= 7' failed"),
+    ("verbs-library", "[1.5] [n1:3:0] dv.c:9 UCX  ERROR mlx5dv_devx_frob(77) failed, syndrome 0: Invalid argument"),
+    ("verbs-library", "[1.5] [n1:3:0] dc.c:9 UCX  ERROR ibv_modify_qp(DCI, RTR) failed : Invalid argument"),
+    ("connect-refused", "A process or daemon was unable to complete a TCP connection"),
+    ("slots-few", "The specified frob file contained a node (n7) that is not in your allocation."),
+    ("device-permission", "/frob/heap.cpp:9: non-zero status: 800 cuFrobCreate failed"),
+    ("gpu-busy", "cuFrobCreate return value:   46"),
+    ("efa-unreachable", '      "message": "An EFA requires a security group that allows all traffic to and from itself."'),
 ]  # fmt: skip
 
 
