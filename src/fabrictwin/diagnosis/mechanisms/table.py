@@ -3,7 +3,8 @@
 `data/*.yaml` hold entries of a cause, patterns (`lines`, regular expressions without regard to case), how sure the
 cause is (0.9 where nothing is said) and, where it differs from the cause's own, the severity. One that has
 `beside` counts where one of these causes was found as well. `harmless` lines are no trouble although they sound
-so. An entry of `results` instead of a cause holds what numbers mean: `<result>` in its patterns is one of them. Of several patterns that a line matches the surest holds, then the first. `xid.yaml` holds the GPU driver's
+so. An entry with `results` instead of a cause says what names or numbers mean, for which `<result>` stands in its
+lines. Of several patterns that a line matches the surest holds, then the first. `xid.yaml` holds the GPU driver's
 numbers.
 """
 
@@ -20,8 +21,8 @@ from fabrictwin.diagnosis.finding import Severity
 from fabrictwin.diagnosis.literals import LiteralIndex, Pattern, alternatives
 
 FILES = (
-    "nccl", "verbs", "plugins", "gpu", "cuda", "programs", "launch", "kernel", "runtime", "concepts", "options", "mpi",
-    "results", "areas",
+    "nccl", "verbs", "plugins", "gpu", "cuda", "programs", "launch", "kernel", "runtime", "concepts", "options",
+    "mpi", "results", "areas",
 )  # fmt: skip
 HARMLESS = "harmless"
 SURE = 0.9
@@ -44,8 +45,10 @@ def _of_row(row: dict[str, Any]) -> list[Mechanism]:
     if "results" not in row:
         return [_mechanism(row)]
     return [
-        _mechanism(row | {"cause": cause, "lines": [one.replace("<result>", f"({numbers})") for one in row["lines"]]})
-        for cause, numbers in row["results"].items()
+        _mechanism(
+            row | {"cause": cause, "lines": [one.replace("<result>", f"({values})") for one in row["lines"]]}
+        )
+        for cause, values in row["results"].items()
     ]
 
 
