@@ -127,7 +127,7 @@ def test_custom_all_reduces_are_as_long_as_measured(shared: Path, system: str) -
 
 
 def test_one_machine_with_gb200_is_as_long_as_measured(shared: Path) -> None:
-    """Another is 1.3 to 1.4 times as quick, under whatever release."""
+    """Hold the kernel to one of two machines; the other is 1.3 to 1.4 times as quick, whatever the release."""
     errors = []
     with open(shared / "validation/serving/aic_collectives.csv") as stream:
         for row in csv.DictReader(stream):

@@ -116,7 +116,7 @@ def _errors(shared: Path, hardware: str, *, skew: bool) -> dict[str, float]:
 def test_servers_request_by_request(
     shared: Path, hardware: str, skew: bool, bounds: tuple[float, float, float]
 ) -> None:
-    """As each profile says of itself (`skew_fit` of its `meta.yaml`).
+    """Replay two runs with skew as each profile says of itself (`skew_fit` of its `meta.yaml`).
 
     Goals are 3% of TTFT and 1.5% of TPOT and E2E: met by the RTX 4090, short of KV and with queues of a minute; of
     the RTX PRO 6000 TTFT's mean and E2E are not, whose steps of 2,048 tokens take 91 to 94 ms where its operators
