@@ -15,7 +15,7 @@ from fabrictwin.base.arrays import F64
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import Spec, load_spec
-from fabrictwin.serving.config.pools import disaggregated
+from fabrictwin.serving.config.pools import disaggregated, pools_bytes
 from fabrictwin.serving.config.server import serving_section
 from fabrictwin.serving.network.kv_transfer import Descriptors, KvLayout, KvNetwork, rank_pairs, runs
 from fabrictwin.serving.network.link_load import LinkLoad, Neighbourhood
@@ -198,6 +198,16 @@ def test_mooncake_goes_through_adapters_inside_a_host() -> None:
     near, far = (moved_ms("mooncake", 256, first=first) for first in (1, 8))
     assert near == pytest.approx(far, rel=0.01)
     assert moved_ms("nixl", 256, first=1) < moved_ms("nixl", 256, first=8) / 10
+
+
+@pytest.mark.parametrize(("connector", "through"), [("nixl", 0), ("mooncake", 4)])
+def test_ports_of_one_host_carry_what_goes_through_adapters(connector: str, through: int) -> None:
+    asked = spec(sides(4, 4, connector=connector))
+    pools = disaggregated(asked, serving_section(asked))
+    pools.network.moved_bytes = 8e9
+    fabric = made_twin().fabric
+    sent = pools_bytes(asked, pools)[fabric.nic_port]
+    assert sent.tolist() == [2e9] * through + [0.0] * (16 - through)
 
 
 def test_transfers_get_what_neighbours_leave_of_links() -> None:

@@ -82,19 +82,20 @@ def disaggregated(spec: Spec, serving: Serving, neighbours: Neighbourhood = ALON
 def pools_bytes(spec: Spec, pools: Disaggregated) -> F64:
     """Return the bytes of KV that went over each port, as if evenly between all engines, of shape [ports]."""
     twin, nodes = machine(spec).twin, pools.nodes
-    pairs = pools.network.layout.pairs
+    pairs, copies = pools.network.layout.pairs, pools.network.copies
+    host = twin.fabric.node_host
     ends = [
         (prefill[source], decode[target])
         for prefill in nodes[0]
         for decode in nodes[1]
         for source, target in pairs
-        if twin.fabric.node_host[prefill[source]] != twin.fabric.node_host[decode[target]]
+        if not copies or host[prefill[source]] != host[decode[target]]
     ]
     if not ends:
         return np.zeros(twin.fabric.ports)
     source, target = np.array(ends, np.int32).T
     each = pools.network.moved_bytes / (len(nodes[0]) * len(nodes[1]) * len(pairs))
-    return routed_bytes(twin, source, target, each)
+    return routed_bytes(twin, source, target, each, stays_inside=copies)
 
 
 def _side(found: Machine, section: Serving, ready: Server, first: int) -> Side:

@@ -142,6 +142,11 @@ class KvNetwork:
         self.moved_bytes = 0.0
 
     @property
+    def copies(self) -> bool:
+        """Ranks of one host copy inside it."""
+        return self._connector == "nixl"
+
+    @property
     def busy(self) -> bool:
         """Something is under way."""
         return bool(self._left)
@@ -155,8 +160,7 @@ class KvNetwork:
         """Begin to move blocks from ranks of one engine to those of another, now."""
         source, target = blocks
         layout = self.layout
-        copies = self._connector == "nixl"
-        if copies:
+        if self.copies:
             posted = Descriptors.nixl(layout, len(source))
         else:
             posted = Descriptors.mooncake(
@@ -167,7 +171,7 @@ class KvNetwork:
         for prefill, decode in layout.pairs:
             ends = int(nodes[0][prefill]), int(nodes[1][decode])
             self.moved_bytes += posted.size
-            if copies and host[ends[0]] == host[ends[1]]:
+            if self.copies and host[ends[0]] == host[ends[1]]:
                 self._copy(number, ends, posted.size)
             else:
                 self._post(number, ends, posted)
