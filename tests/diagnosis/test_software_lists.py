@@ -57,6 +57,31 @@ RIGHT = [
     ("library-mismatch", "Invalid config frob attribute value -2147483648"),
     ("rank-died", "terminate called after throwing an instance of 'frob::QuuxException'"),
     ("driver-build", "WARNING: The nvidia-drm module will not be installed."),
+    ("settings-rejected", "Both frob interface include and exclude lists were specified:"),
+    ("settings-rejected", "quux: error: --frob-rate requires --frob-file to be set"),
+    ("settings-rejected", "The specified frob directive is not recognized:"),
+    ("settings-rejected", "FrobConfig: frob_interval must be > 0"),
+    ("setting-invalid", "WARNING: An invalid value was given for oob_frob_range.  This"),
+    ("adapter-limits", "[n1:3 :0:3] ud.c:9 UCX Assertion `attr.cap.max_send_sge >= 7' failed"),
+    ("verbs-library", "[1.5] [n1:3:0] dv.c:9 UCX  ERROR mlx5dv_devx_frob(77) failed, syndrome 0: Invalid argument"),
+    ("verbs-library", "[1.5] [n1:3:0] dc.c:9 UCX  ERROR ibv_modify_qp(DCI, RTR) failed : Invalid argument"),
+    ("connect-refused", "A process or daemon was unable to complete a TCP connection"),
+    ("slots-few", "The specified frob file contained a node (n7) that is not in your allocation."),
+    ("device-permission", "/frob/heap.cpp:9: non-zero status: 800 cuFrobCreate failed"),
+    ("gpu-busy", "cuFrobCreate return value:   46"),
+    ("cuda-not-initialized", "frob.cc:9: frobGetAttribute failed: CUDA_ERROR_NOT_INITIALIZED"),
+    ("gpu-program", "RuntimeError: frob: hipErrorLaunchOutOfResources"),
+    ("protection", "frobd: event IBV_EVENT_QP_ACCESS_ERR on qp 77"),
+    ("remote-access", "frob_send failed: -FI_EKEYREJECTED"),
+    ("transport-retry", "frob: request failed, UCS_ERR_ENDPOINT_TIMEOUT"),
+    ("file-missing", "[rank3]: ValueError: Path is not a file: '/frob/7.txt'"),
+    ("rank-missing", "ValueError: rank 3 has read its frob, but there are other ranks that didn't finish reading."),
+    ("rank-died", "E frob.cc:9] task:7 tried to connect with a different incarnation. It has likely restarted."),
+    ("library-missing", "configure: error: frob provider was requested, but cannot be compiled"),
+    ("rdma-connection", "ERROR: Error 7 listening on the 'rdma' transport."),
+    ("transport-retry", "The InfiniBand retry count between two MPI processes has been"),
+    ("host-settings", "WARNING: It appears that your OpenFabrics subsystem is configured to only"),
+    ("efa-unreachable", '      "message": "An EFA requires a security group that allows all traffic to and from itself."'),
 ]  # fmt: skip
 
 
@@ -148,3 +173,24 @@ def test_a_message_has_one_shape_whatever_random_names_its_lines_hold():
     assert len({shapes.of(line) for line in lines}) < len(lines) / 20
     found = answer("\n".join(lines) + "\n")
     assert found.findings[0].id == "connect-refused"
+
+
+def test_a_trained_link_whose_port_is_down_waits_for_its_subnet_manager():
+    head = "CA 'mlx5_7'\n\tCA type: MT4124\n\tNumber of ports: 1\n\tPort 1:\n\t\tState: Down\n"
+    linked = head + "\t\tPhysical state: LinkUp\n\t\tRate: 200\n\t\tBase lid: 65535\n\t\tLink layer: InfiniBand\n"
+    assert answer(linked).findings[0].id == "no-subnet-manager"
+    assert answer(linked.replace("LinkUp", "Polling")).findings[0].id == "port-down"
+    assert answer(linked.replace("InfiniBand", "Ethernet")).findings[0].id == "port-down"
+
+
+def test_an_abort_of_the_watchdog_itself_decides_nothing():
+    watchdog = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLGATHER) ran for 9 milliseconds"
+    text = f"[E ProcessGroupNCCL.cpp:828] {watchdog} before timing out.\nterminate called\n  what():  {watchdog}\n"
+    found = answer(text + "ERROR:torch.distributed:failed (exitcode: -6) local_rank: 0\n")
+    assert all(one.severity < Severity.ERROR for one in found.findings)
+
+
+def test_an_entry_of_results_becomes_a_mechanism_for_each_cause():
+    known = {mechanism_of(f"frob: completion status {number}").cause for number in (4, 12, 13)}
+    assert known == {"protection", "transport-retry", "receiver-not-ready"}
+    assert not any("<result>" in line for one in mechanisms() for line in one.lines)

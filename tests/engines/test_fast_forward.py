@@ -10,6 +10,7 @@ from support.clusters import boxes
 from support.packet_runs import US, begins_after, played, results, two_hosts
 from support.programs import operations
 
+from fabrictwin.base.congestion_controls import CONTROLS
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.transfers import Gate, Transfers
 from fabrictwin.engines.packet.packet_engine import PacketEngine
@@ -128,7 +129,7 @@ def incast(size: int, starts_ps: list[int]) -> Transfers:
     )
 
 
-@pytest.mark.parametrize("control", ["none", "dcqcn", "swift", "nscc", "cubic", "dctcp"])
+@pytest.mark.parametrize("control", CONTROLS)
 @pytest.mark.parametrize("starts_ps", [[0], [0, 0, 0], [0, 0, 11 * US, 0, 50 * US]])
 def test_an_incast_ends_when_it_would(control, starts_ps):
     twin = boxes(8, "ethernet")

@@ -7,6 +7,7 @@ import pytest
 from support.clusters import blueprint, boxes, dgx
 from support.programs import operations, times
 
+from fabrictwin.base.congestion_controls import CONTROLS
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.engines.analytic.analytic_engine import AnalyticEngine
 from fabrictwin.engines.base.changes import TimedChange
@@ -357,7 +358,7 @@ def test_a_small_training_step_takes_what_the_flow_engine_says():
 
 @pytest.mark.parametrize(
     "options",
-    [*({"control": name} for name in ("dcqcn", "nscc", "swift", "cubic", "dctcp")), {"lossless": False}],
+    [*({"control": name} for name in CONTROLS if name != "none"), {"lossless": False}],
 )
 def test_what_is_for_ethernet_is_refused_on_infiniband(options):
     twin = boxes(2)

@@ -7,6 +7,7 @@ import pytest
 from support.packet_wiring import infiniband, roce, star
 
 from fabrictwin.fabric.fabric import NONE
+from fabrictwin.kernel.packet.congestion import ALGORITHMS
 from fabrictwin.kernel.packet.state import build
 from fabrictwin.kernel.packet.state import constants as s
 
@@ -57,9 +58,9 @@ INFINIBAND = {
 # of what nothing is kept yet there is one row, so that no array is empty
 ONE_ROW = {
     "port_qos", "slot_qos", "qp", "task", "successor", "log", "hop", "received", "sacked", "arbiter", "high_limit",
-    "dcqcn", "dcqcn_settings", "nscc", "nscc_settings", "swift", "swift_settings", "ibcc", "ibcc_settings",
-    "cubic", "cubic_settings", "dctcp", "dctcp_settings", "delays",
-    "fecn", "congestion_log", "note", "pool", "inbox", "message_event", "tap",
+    "delays", "fecn",
+    *(name for each in ALGORITHMS for name in (each.name.lower(), f"{each.name.lower()}_settings")),
+    "congestion_log", "note", "pool", "inbox", "message_event", "tap",
 }  # fmt: skip
 
 

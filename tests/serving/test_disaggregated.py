@@ -9,17 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from fabrictwin.base.arrays import F64
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import Spec, load_spec
-from fabrictwin.serving.config.pools import disaggregated
+from fabrictwin.serving.config.pools import disaggregated, pools_bytes
 from fabrictwin.serving.config.server import serving_section
 from fabrictwin.serving.network.kv_transfer import Descriptors, KvLayout, KvNetwork, rank_pairs, runs
 from fabrictwin.serving.network.link_load import LinkLoad, Neighbourhood
 from fabrictwin.serving.predict import Prediction, predict
 from fabrictwin.twin.routed_twin import make_twin
+from fabrictwin.twin.twin import Twin
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -77,6 +79,26 @@ def test_decodes_are_not_held_up_by_prompts() -> None:
     assert short.fields["mean_ttft_ms"] > 1.2 * together.fields["mean_ttft_ms"]  # two engines one after the other
 
 
+def test_decoding_hides_if_kv_crosses_hosts() -> None:
+    """Between requests that decode, a transfer is through before the next step; a request alone waits for it."""
+
+    def fields(name: str, **benchmark: Any) -> dict[str, Any]:
+        data = yaml.safe_load((EXAMPLES / f"apart/{name}.yaml").read_text(encoding="utf-8"))
+        section = data["workload"]["serving"]
+        section["model"] = str(EXAMPLES / "models/llama-3-70b.json")
+        section["benchmark"] = benchmark or section["benchmark"]
+        return predict(load_spec("-", io.StringIO(json.dumps(data)))).fields
+
+    near, far = fields("one-host"), fields("two-hosts")
+    assert far["mean_tpot_ms"] == pytest.approx(near["mean_tpot_ms"], rel=0.001)
+    assert far["p99_itl_ms"] == pytest.approx(near["p99_itl_ms"], rel=0.001)
+    assert far["output_throughput"] == pytest.approx(near["output_throughput"], rel=0.001)
+    assert far["mean_ttft_ms"] == pytest.approx(near["mean_ttft_ms"], rel=0.01)
+    alone = {"max_concurrency": 1, "num_prompts": 4, "random_input_len": 6000, "random_output_len": 20}
+    near, far = fields("one-host", **alone), fields("two-hosts", **alone)
+    assert far["mean_ttft_ms"] > 1.03 * near["mean_ttft_ms"]
+
+
 def test_a_full_decoder_holds_up_transfers_and_prefill() -> None:
     free = predict(spec(sides(), rate=40))
     tight = predict(spec(sides(), rate=40, max_model_len=4096, num_gpu_blocks_override=300))
@@ -117,15 +139,21 @@ def test_runs_follow_each_other_on_both_sides() -> None:
     assert runs([5, 4, 3], [7, 8, 9]) == 3
 
 
-def moved_ms(connector: Any, blocks: int, transfers: int = 1, block_bytes: int = 4096, **rest: Any) -> float:
+def made_twin() -> Twin:
     read = spec(None)
-    twin = make_twin(read, build(read.cluster, spec=read))
-    network = KvNetwork(
-        twin, connector, KvLayout(72, block_bytes, tuple((rank, rank) for rank in range(8))), **rest
-    )
+    return make_twin(read, build(read.cluster, spec=read))
+
+
+def moved_ms(
+    connector: Any, blocks: int, transfers: int = 1, block_bytes: int = 4096, first: int = 8, **rest: Any
+) -> float:
+    """Time until all transfers from eight GPUs, or one, to those from `first` on are through."""
+    twin = made_twin()
+    pairs = tuple((rank, rank) for rank in range(8 if first == 8 else 1))
+    network = KvNetwork(twin, connector, KvLayout(72, block_bytes, pairs), **rest)
     nodes = twin.fabric.gpu_node
     for number in range(transfers):
-        network.start(number, (nodes[:8], nodes[8:]), (list(range(blocks)), list(range(blocks))))
+        network.start(number, (nodes, nodes[first:]), (list(range(blocks)), list(range(blocks))))
     ends = []
     while network.busy:
         ends += network.advance(10**15)
@@ -137,10 +165,49 @@ def test_mooncake_cuts_what_lies_together_into_slices() -> None:
     layout = KvLayout(72, 4096, ((0, 0),))
     whole = [Descriptors.mooncake(layout, blocks, 1) for blocks in (9, 17, 20, 21, 257)]
     assert [one.piece for one in whole] == [9 * 4096, 17 * 4096, 20 * 4096, 65536, 65536]
-    assert whole[1].prepare_ps == whole[0].prepare_ps == round((80 + 72 * 1.565) * 1e6)
-    assert whole[4].prepare_ps == round((80 + 72 * (1.4 + 16 * 0.165)) * 1e6)
-    assert Descriptors.mooncake(layout, 9, 3).prepare_ps == round((80 + 216 * 1.565) * 1e6)
+    assert whole[1].prepare_ps == whole[0].prepare_ps == round((12 + 72 * 1.565) * 1e6)
+    assert whole[4].prepare_ps == round((12 + 72 * (1.4 + 16 * 0.165)) * 1e6)
+    assert Descriptors.mooncake(layout, 9, 3).prepare_ps == round((12 + 216 * 1.565) * 1e6)
+    assert Descriptors.mooncake(layout, 9, 3, wake_ps=7).prepare_ps == round((12 + 216 * 1.565) * 1e6) + 7
     assert Descriptors.nixl(layout, 9) == Descriptors(9 * 72 * 4096, 4096)
+
+
+@pytest.mark.parametrize(("gap_ms", "woken"), [(0, 0), (30, 0), (99, 0), (100, 1), (5000, 1)])
+def test_posting_threads_sleep_a_tenth_of_a_second_after_they_woke(gap_ms: int, woken: int) -> None:
+    """The next transfer of the same engine wakes them then; of another it does at once."""
+
+    def second_ms(first: int) -> float:
+        twin = made_twin()
+        network = KvNetwork(twin, "mooncake", KvLayout(72, 4096, ((0, 0),)), wake_ps=10**9)
+        gpus, blocks = twin.fabric.gpu_node, list(range(9))
+        network.start(0, (gpus[first : first + 1], gpus[8:9]), (blocks, blocks))
+        while network.now_ps < gap_ms * 10**9:
+            network.advance(gap_ms * 10**9)
+        network.start(1, (gpus[:1], gpus[9:10]), (blocks, blocks))
+        begun, ends = network.now_ps, []
+        while network.busy:
+            ends += network.advance(10**15)
+        return (dict(map(reversed, ends))[1] - begun) / 1e9
+
+    assert second_ms(0) == pytest.approx(0.18 + woken, abs=0.02)
+    assert second_ms(1) == pytest.approx(1.18, abs=0.02)
+
+
+def test_mooncake_goes_through_adapters_inside_a_host() -> None:
+    """Its transfers take the same on one host as between two; NIXL copies over NVLink."""
+    near, far = (moved_ms("mooncake", 256, first=first) for first in (1, 8))
+    assert near == pytest.approx(far, rel=0.01)
+    assert moved_ms("nixl", 256, first=1) < moved_ms("nixl", 256, first=8) / 10
+
+
+@pytest.mark.parametrize(("connector", "through"), [("nixl", 0), ("mooncake", 4)])
+def test_ports_of_one_host_carry_what_goes_through_adapters(connector: str, through: int) -> None:
+    asked = spec(sides(4, 4, connector=connector))
+    pools = disaggregated(asked, serving_section(asked))
+    pools.network.moved_bytes = 8e9
+    fabric = made_twin().fabric
+    sent = pools_bytes(asked, pools)[fabric.nic_port]
+    assert sent.tolist() == [2e9] * through + [0.0] * (16 - through)
 
 
 def test_transfers_get_what_neighbours_leave_of_links() -> None:
@@ -167,6 +234,9 @@ def test_a_transfer_takes_what_its_descriptors_or_links_take() -> None:
     before = (80 + 72 * (1.4 + 0.165 * slices)) / 1e3  # all slices are made before the first is posted
     assert moved_ms("mooncake", 256) == pytest.approx(before + size / 49.7e9 * 1e3, rel=0.02)
     assert moved_ms("mooncake", 256, 3) == pytest.approx(before + 3 * size / 49.7e9 * 1e3, rel=0.02)
+    assert moved_ms("mooncake", 256, wake_ps=10**9) == pytest.approx(
+        1 - 0.068 + moved_ms("mooncake", 256), rel=0.001
+    )
     assert moved_ms("nixl", 256) == pytest.approx(256 * 72 / 2.64e6 * 1e3, rel=0.03)  # what a queue pair posts
     assert moved_ms("nixl", 1, host_ps=10**9) == pytest.approx(1 + moved_ms("nixl", 1), rel=0.01)
 
@@ -178,6 +248,11 @@ def test_a_transfer_takes_what_its_descriptors_or_links_take() -> None:
             sides(8, 8) | {"decode": {"replicas": 2, "tensor_parallel_size": 8}},
             {},
             "pools of 24 GPUs, and .* has 16",
+        ),
+        (
+            sides(separate_hosts=True) | {"decode": {"replicas": 2, "tensor_parallel_size": 8}},
+            {},
+            "24 GPUs, the second at a host of its own, and .* has 16",
         ),
         (sides(), {"replicas": 2}, "pools, which have replicas of their own"),
         (sides(), {"pipeline_parallel_size": 2}, "a pipeline, data parallelism or drafts"),

@@ -140,6 +140,20 @@ def test_options_and_lines_are_the_real_parsers() -> None:
         assert answers == "".join(found[NAMES.index(release)] for found, _ in LINES), version
 
 
+def test_all_reduces_without_the_custom_kernel_take_longer() -> None:
+    """On H100 under 0.19 they go to symmetric memory; the option acts, and can be taken back."""
+
+    def tpot_ms(*more: str) -> float:
+        found = judged(" ".join(["vllm serve m -tp 8 --max-model-len 8192", *more]))
+        assert not said(found, "left out")
+        assert found.prediction is not None
+        return float(found.prediction.fields["mean_tpot_ms"])
+
+    without = tpot_ms("--disable-custom-all-reduce")
+    assert without > 1.02 * tpot_ms()
+    assert tpot_ms("--no-disable-custom-all-reduce") == tpot_ms()
+
+
 def test_what_is_not_modelled_is_told() -> None:
     found = judged(
         "vllm serve m -tp 8 --enable-eplb -O3 --no-enable-dbo --max-model-len 8192 "

@@ -22,9 +22,11 @@ from fabrictwin.serving.network.nccl_times import NcclTimes, SendTimes
 from fabrictwin.serving.network.placement import place
 from fabrictwin.serving.predict import Prediction, predict
 from fabrictwin.serving.step.deepep import DeepEp, Tokens
+from fabrictwin.serving.step.kernels import padded_widths
 from fabrictwin.serving.step.shape import StepShape
 from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.twin.twin import Twin
+from fabrictwin.workload.model.model_blocks import Weights
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EXPERTS = {"enable_expert_parallel": True}
@@ -211,6 +213,28 @@ def test_experts_that_are_spread_leave_more_memory(tmp_path: Path) -> None:
     freed = 32 * 8 * 3 * 4096 * 14336 * 2 // 8
     page = 16 * 32 * 2 * 4 * 128 * 2
     assert wide.server.layout.blocks - alone.server.layout.blocks == pytest.approx(freed / page, abs=1)
+
+
+def test_mxfp4_experts_lie_in_memory_as_they_are_padded(tmp_path: Path) -> None:
+    """On eight H100 2,880 of inner width are 8 × 360, stored as 8 × 384: as much as 3,072, and more than 2,560."""
+
+    def blocks(inner: int) -> int:
+        config = {**json.loads(Path(MIXTRAL).read_text()), "intermediate_size": inner, "num_local_experts": 128}
+        spec = load_spec(
+            "-", io.StringIO(spec_text({"model": config, "quantization": "mxfp4", "tensor_parallel_size": 8}))
+        )
+        return server(spec, serving_section(spec)).layout.blocks
+
+    page = 16 * 32 * 2 * 1 * 128 * 2
+    operands = 8192 * 3 * 2 * 2 / 8  # of a step, for each of the inner width
+    assert blocks(2880) - blocks(3072) == pytest.approx(192 * operands / page, abs=2)
+    freed = 32 * 128 * 3 * 4096 * (384 - 320) * (0.5 + 1 / 32)
+    assert blocks(2560) - blocks(2880) == pytest.approx((freed + 320 * operands) / page, abs=2)
+    mxfp4, wide = Weights("none", "mxfp4"), Weights("fp8", "fp8")
+    assert padded_widths("h100-sxm", mxfp4, 2880, 360) == (2880, 384)
+    assert padded_widths("b200-sxm", mxfp4, 2880, 360) == (3072, 512)
+    assert padded_widths("a100-80", mxfp4, 2880, 360) == (3072, 384)
+    assert padded_widths("b200-sxm", wide, 2880, 360) == (2880, 360)
 
 
 def test_experts_padded_to_blocks_do_not_care_how_many_tokens_there_are(tmp_path: Path) -> None:

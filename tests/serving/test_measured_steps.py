@@ -134,3 +134,19 @@ def test_a_mixture_runs_from_measured_operators(tmp_path: Path) -> None:
     assert json.dumps(two) == json.dumps(answer(data_parallel_size=2, enable_expert_parallel=True))
     with pytest.raises(ConfigError, match="experts in parts"):
         answer(data_parallel_size=2)
+
+
+def test_products_go_up_in_steps_of_their_tiles(tmp_path: Path) -> None:
+    """Between 16 and 32 tokens they take what 32 take, what works on each token a share; beyond all go on."""
+    rows = [
+        f"{name},{tokens},{time * tokens}\n"
+        for name, time in (("qkv_proj", 2), ("o_proj", 0), ("layernorm", 0), ("rotary_emb", 1), ("embedding", 0))
+        for tokens in (16, 32)
+    ]
+    files = _files(tmp_path)
+    files.dense.write_text(
+        "layer,tokens,time_us\n" + "".join(rows) + "final_layernorm,16,0\nfinal_layernorm,32,0\n"
+    )
+    cost = MeasuredCost(files, 1, max_tokens=64, max_sequences=8)
+    assert [cost._linear_us[count] for count in (3, 16, 17, 24, 32)] == [48, 48, 64 + 17, 64 + 24, 96]
+    assert cost._linear_us[48] == 3 * 48

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from fabrictwin.cluster.spec.spec import load_spec
 from fabrictwin.serving.arrivals.demand import Demand, HashedBlocks
@@ -108,21 +109,27 @@ def _errors(shared: Path, hardware: str, *, skew: bool) -> dict[str, float]:
     }
 
 
-def test_a_server_short_of_kv_request_by_request(shared: Path) -> None:
-    """An RTX 4090 with 2,588 blocks: queues of a minute, right within 1%."""
-    errors = _errors(shared, "RTX4090", skew=False)
-    assert all(abs(error) < 0.01 for error in errors.values()), errors
-
-
 @pytest.mark.parametrize(
-    ("hardware", "bounds"), [("RTX4090", (0.035, 0.03, 0.035)), ("RTXPRO6000", (0.04, 0.015, 0.02))]
+    ("hardware", "skew", "bounds"),
+    [("RTX4090", False, (0.01, 0.01, 0.01)), ("RTXPRO6000", True, (0.04, 0.015, 0.02))],
 )
-def test_servers_request_by_request(shared: Path, hardware: str, bounds: tuple[float, float, float]) -> None:
-    """With all that the profile holds. The goals, 3% of TTFT and 1.5% of TPOT and E2E, are not met on both."""
-    errors = _errors(shared, hardware, skew=True)
+def test_servers_request_by_request(
+    shared: Path, hardware: str, skew: bool, bounds: tuple[float, float, float]
+) -> None:
+    """Replay two runs with skew as each profile says of itself (`skew_fit` of its `meta.yaml`).
+
+    Goals are 3% of TTFT and 1.5% of TPOT and E2E: met by the RTX 4090, short of KV and with queues of a minute; of
+    the RTX PRO 6000 TTFT's mean and E2E are not, whose steps of 2,048 tokens take 91 to 94 ms where its operators
+    add up to 86.
+    """
+    told = (
+        shared / f"validation/serving/llmservingsim_profile/{hardware}__meta-llama__Llama-3.1-8B__bf16__meta.yaml"
+    )
+    assert yaml.safe_load(told.read_text())["skew_fit"]["enabled"] is skew
+    errors = _errors(shared, hardware, skew=skew)
     for name, bound in zip(("ttft", "tpot", "e2el"), bounds, strict=True):
         assert abs(errors[name]) < bound, errors
-    assert abs(errors["p99 ttft"]) < 0.035
+    assert abs(errors["p99 ttft"]) < 0.03
 
 
 def _served(row: dict[str, str], folder: Path) -> tuple[float, float]:

@@ -222,15 +222,18 @@ class PathFinder:
         latency = latency + self.routes.beyond_ps(departing, arriving)
         return Between(pair, ports, one, 0 * one, latency)
 
-    def find(self, source: I32, destination: I32, entropy: Entropy | None = None) -> EndToEnd:
+    def find(
+        self, source: I32, destination: I32, entropy: Entropy | None = None, *, stays_inside: bool = True
+    ) -> EndToEnd:
         """Paths from memory node `source[i]` to `destination[i]` (GPUs or CPUs).
 
-        `entropy`, asked with the adapters of the pairs, spreads flows where switches hash. Raises ConfigError
-        where there is no path.
+        `entropy`, asked with the adapters of the pairs, spreads flows where switches hash. Pairs of one host go
+        through adapters too where what moves their bytes does not `stay inside`. Raises ConfigError where there is
+        no path.
         """
         fabric = self.fabric
         source, destination = np.asarray(source, np.int32), np.asarray(destination, np.int32)
-        same = fabric.node_host[source] == fabric.node_host[destination]
+        same = stays_inside & (fabric.node_host[source] == fabric.node_host[destination])
         near, far = np.flatnonzero(same), np.flatnonzero(~same)
         latency = np.zeros(len(source), np.int64)
         source_nic = np.full(len(source), NONE, np.int32)

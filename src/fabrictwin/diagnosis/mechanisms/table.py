@@ -3,7 +3,8 @@
 `data/*.yaml` hold entries of a cause, patterns (`lines`, regular expressions without regard to case), how sure the
 cause is (0.9 where nothing is said) and, where it differs from the cause's own, the severity. One that has
 `beside` counts where one of these causes was found as well. `harmless` lines are no trouble although they sound
-so. Of several patterns that a line matches the surest holds, then the first. `xid.yaml` holds the GPU driver's
+so. An entry with `results` instead of a cause says what names or numbers mean, for which `<result>` stands in its
+lines. Of several patterns that a line matches the surest holds, then the first. `xid.yaml` holds the GPU driver's
 numbers.
 """
 
@@ -19,7 +20,10 @@ from fabrictwin.base.yamlfile import read_yaml
 from fabrictwin.diagnosis.finding import Severity
 from fabrictwin.diagnosis.literals import LiteralIndex, Pattern, alternatives
 
-FILES = ("nccl", "verbs", "plugins", "gpu", "cuda", "programs", "launch", "kernel", "runtime", "concepts", "areas")
+FILES = (
+    "nccl", "verbs", "plugins", "gpu", "cuda", "programs", "launch", "kernel", "runtime", "concepts", "options",
+    "mpi", "results", "areas",
+)  # fmt: skip
 HARMLESS = "harmless"
 SURE = 0.9
 LONGEST = 1200  # of a line
@@ -35,6 +39,17 @@ class Mechanism:
     sure: float
     severity: Severity | None = None
     beside: tuple[str, ...] = ()  # causes of which one must have been found too
+
+
+def _of_row(row: dict[str, Any]) -> list[Mechanism]:
+    if "results" not in row:
+        return [_mechanism(row)]
+    return [
+        _mechanism(
+            row | {"cause": cause, "lines": [one.replace("<result>", f"({values})") for one in row["lines"]]}
+        )
+        for cause, values in row["results"].items()
+    ]
 
 
 def _mechanism(row: dict[str, Any]) -> Mechanism:
@@ -65,7 +80,7 @@ def mechanisms() -> tuple[Mechanism, ...]:
     for name in FILES:
         rows = _rows(name)
         assert isinstance(rows, list)
-        found += [_mechanism(row) for row in rows]
+        found += [one for row in rows for one in _of_row(row)]
     return tuple(sorted(found, key=lambda one: -one.sure))
 
 

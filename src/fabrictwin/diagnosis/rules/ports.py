@@ -22,11 +22,14 @@ def states(case: Case) -> Iterator[Finding]:
     state, physical = _last(case, "hca.state"), _last(case, "hca.physical")
     layer, lid = _last(case, "hca.layer"), _last(case, "hca.sm-lid")
     up = [about for about, fact in state.items() if fact.text.startswith("Active")]
+    ethernet = {about for about, fact in layer.items() if "ethernet" in fact.text.lower()}
+    linked = {about for about, fact in physical.items() if fact.text.lower() == "linkup"}
+    # a virtual function that no manager has set up stays down on a link that is trained
+    unmanaged = ("init", "down")
     no_manager = [
         fact
         for about, fact in state.items()
-        if fact.text.lower().startswith("init")
-        and "ethernet" not in (layer[about].text.lower() if about in layer else "")
+        if about not in ethernet and fact.text.lower().startswith(unmanaged if about in linked else unmanaged[:1])
     ]
     if no_manager:
         about = no_manager[0].subject
@@ -38,7 +41,7 @@ def states(case: Case) -> Iterator[Finding]:
             0.95,
         )
     yield from reported("no-subnet-manager", case.of("sm.missing"), "{text}", "state 3 SMINFO_MASTER", 0.85)
-    down = [fact for about, fact in state.items() if fact.text.lower().startswith("down")]
+    down = [fact for fact in state.values() if fact.text.lower().startswith("down") and fact not in no_manager]
     trying = [
         fact
         for fact in down

@@ -43,6 +43,7 @@ class MessageKernel:
         self._steps: Any = None
         self._until: Any = None
         self._stalled, self._event_status, self._sliced = s.STALLED, s.MESSAGE_EVENT, s.SLICED
+        self._reached = s.REACHED
         self._only_retries = False  # as far as the last look saw, and nothing was asked for since
         machine.state = machine.state._replace(
             inbox=np.zeros((_ROOM, s.INBOX_COLUMNS), np.int64), message_event=np.zeros((_EVENT_ROOM, 3), np.int64)
@@ -128,6 +129,9 @@ class MessageKernel:
                 elif status == self._stalled:
                     self._stall_seen[0] = 0
                 if not ready[0]:
+                    if status == self._reached and not endless:
+                        self.now = time[0] = max(time[0], until_ps)
+                        return _REACHED, []
                     stop = _FINISHED if endless and not self._open[0] else self._run_on(until_ps, None)
             if not ready[0]:
                 return stop, []

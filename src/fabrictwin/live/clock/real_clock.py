@@ -15,7 +15,7 @@ from fabrictwin.live.clock.pace import IDLE_S, ClockName, Served
 from fabrictwin.live.context import Context
 
 _STEPS = 256  # of the engine, before sockets are looked at again
-_SPINS = 200  # rounds without news that are spun, while something is in flight
+_SPINS = 200  # rounds without news that are spun: waking a sleeping processor takes longer than most answers
 _NAP_S = 0.0002
 
 
@@ -79,9 +79,9 @@ class RealClock:
         context.doorbell(handle)
 
     def _wait_s(self) -> float:
-        if self._served.world.idle and not self._served.watched:
-            return IDLE_S
-        return 0 if self._quiet < _SPINS else _NAP_S
+        if self._quiet < _SPINS:
+            return 0
+        return IDLE_S if self._served.world.idle and not self._served.watched else _NAP_S
 
     def _advance(self) -> bool:
         """Let modelled time follow the wall clock. Returns whether anything happened."""

@@ -36,7 +36,7 @@ from fabrictwin.live.wire import Kind, WaitKind
 
 _QUIET, _READABLE = 0, 1  # live_await_quiet()
 _PATIENCE_NS = 5_000_000  # of the machine's time, before the loop's caller is asked again
-_SPIN_NS = 100_000  # of a processor, without acting on what it was told: a program looks at memory
+_SPIN_NS = 200_000  # of a processor, without acting on what it was told: a program looks at memory
 _LONG_SPIN_NS = 1_000_000_000  # the same where no message is under way
 _STEPS = 4096
 # How long a program looks for news or at the clock before it is shown the time: at first, what part of the time
@@ -180,6 +180,7 @@ class VirtualClock:
 
     def ring(self, context: Context, handle: int) -> None:
         """Posted at one instant, in whatever order: begun in one that is always the same, once all wait."""
+        self._mark(context.pid)  # it has acted, and looks at no memory as yet
         times = self._times[context.pid]
         delay = times.post_ps
         if context.pid in self._noticed:

@@ -6,7 +6,9 @@
  * time, so that there was a moment at which all of them did; one look is not enough, as who was seen to wait may have
  * been woken by one that was looked at later. A thread that looks at memory until somebody writes there never sleeps;
  * it waits as well once it has used so much of the processor, since it was last told anything, that it would have
- * acted. Children are found as they come.
+ * acted. What others have used is counted when the scheduler looks at them, at every tick or so: it is made to look
+ * (`count_now`), and what was used before the first count after a process was told is not held against it. Children
+ * are found as they come.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -29,13 +31,12 @@
 #define SLICE_NS 100000
 #define GONE UINT64_MAX
 
-void live_take_short_turns(int32_t pid);
-
 struct process {
     int32_t pid;
     int32_t may_spin;   /* others can write to its memory */
     int32_t running;    /* threads that were found running */
     uint64_t mark_ns;   /* what it had used when it was last told anything */
+    int counted;        /* it was counted since, and mark_ns is what it had used then */
     uint64_t before_ns; /* what it had used when its threads were looked at */
 };
 
@@ -48,6 +49,25 @@ static uint64_t used_ns(int32_t pid) {
     if (clock_gettime(clock, &time)) return GONE;
     return (uint64_t)time.tv_sec * NS_PER_S + (uint64_t)time.tv_nsec;
 }
+
+/* Ask for short turns on the processor: who looks at memory would keep it for milliseconds before the server sees
+ * that it waits (sched(7): the slice of SCHED_OTHER, since Linux 6.12; before that nothing changes). Another slice
+ * than before makes the scheduler take a thread off and put it on again, and count what it has used. */
+static void count_now(int32_t thread) {
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period;
+    } attributes = {.size = sizeof attributes};
+    if (syscall(SYS_sched_getattr, thread, &attributes, sizeof attributes, 0)) return;
+    attributes.size = sizeof attributes;
+    attributes.runtime = attributes.runtime == SLICE_NS ? SLICE_NS + 1000 : SLICE_NS;
+    syscall(SYS_sched_setattr, thread, &attributes, 0);
+}
+
+void live_take_short_turns(int32_t pid) { count_now(pid); }
 
 static struct process *find(int32_t pid) {
     for (int i = 0; i < count; i++)
@@ -70,6 +90,7 @@ void live_mark(int32_t pid, int32_t may_spin) {
     struct process *process = find(pid), first;
     if (!process) return;
     process->mark_ns = used_ns(pid);
+    process->counted = 0;
     process->may_spin = may_spin;
     first = *process;
     memmove(known + 1, known, (size_t)((char *)process - (char *)known));
@@ -135,14 +156,16 @@ static int runs(int32_t pid, int32_t thread, int quickly) {
     return state == 'R' || state == 'D' || state == 'W';
 }
 
-/* Count the threads of a process that run. -1: it has ended; more than there are: children came. */
-static int look(int32_t pid, int quickly) {
+/* Count the threads of a process that run, and have what these have used counted where `may_spin`. -1: it has ended;
+ * more than there are: children came. */
+static int look(int32_t pid, int quickly, int may_spin) {
     char path[64];
     struct stat about;
     snprintf(path, sizeof path, "/proc/%d/task", pid);
     if (stat(path, &about)) return -1;
     if (about.st_nlink == 3) { /* one thread */
         int state = runs(pid, pid, quickly);
+        if (state > 0 && may_spin) count_now(pid);
         return state < 0 ? -1 : state + adopt(pid, pid);
     }
     DIR *threads = opendir(path);
@@ -155,9 +178,23 @@ static int look(int32_t pid, int quickly) {
         int state = runs(pid, thread, quickly);
         alive += state >= 0;
         running += state > 0;
+        if (state > 0 && may_spin) count_now(thread);
     }
     closedir(threads);
     return alive ? running + fresh : -1;
+}
+
+/* Whether a process, so many threads of which run, has used so much since it was told anything that it looks at
+ * memory. */
+static int spins(struct process *process, uint64_t spin_ns) {
+    uint64_t used = used_ns(process->pid);
+    if (!process->may_spin || used == GONE) return 0;
+    if (!process->counted) {
+        process->counted = used != process->mark_ns;
+        process->mark_ns = used;
+        return 0;
+    }
+    return used - process->mark_ns >= spin_ns * (uint64_t)process->running;
 }
 
 /* Look at all processes. Returns 1 where every one waits; `spinning` is how many look at memory meanwhile. */
@@ -166,24 +203,21 @@ static int all_wait(uint64_t spin_ns, int32_t *spinning) {
     for (int i = 0; i < count;) {
         struct process *process = &known[i];
         process->before_ns = used_ns(process->pid);
-        int running = process->before_ns == GONE ? -1 : look(process->pid, 1);
+        int running = process->before_ns == GONE ? -1 : look(process->pid, 1, process->may_spin);
         if (running < 0) {
             memmove(known + i, known + i + 1, (size_t)(--count - i) * sizeof *known);
             return 0; /* it may have woken somebody who was looked at before */
         }
-        known[i].running = running;
-        if (running) {
-            uint64_t since = known[i].before_ns - known[i].mark_ns;
-            if (!known[i].may_spin || since < spin_ns * (uint64_t)running) return 0;
-            (*spinning)++;
-        }
+        process->running = running;
+        if (running && !spins(process, spin_ns)) return 0;
+        *spinning += running > 0;
         i++;
     }
     for (int i = 0; i < count; i++) {
         struct process *process = &known[i];
         if (process->running) continue;
         /* one that has ended meanwhile has woken whom it woke: they are looked at anew */
-        if (look(process->pid, 0) || used_ns(process->pid) != process->before_ns) return 0;
+        if (look(process->pid, 0, 0) || used_ns(process->pid) != process->before_ns) return 0;
     }
     return 1;
 }
@@ -215,22 +249,6 @@ int live_await_quiet(int descriptor, uint64_t spin_ns, uint64_t most_ns, int32_t
             ppoll(&one, 1, &nap, NULL);
         }
     }
-}
-
-/* Ask for short turns on the processor: who looks at memory would keep it for milliseconds before the server sees
- * that it waits (sched(7): the slice of SCHED_OTHER, since Linux 6.12; before that nothing changes). */
-void live_take_short_turns(int32_t pid) {
-    struct {
-        uint32_t size, policy;
-        uint64_t flags;
-        int32_t nice;
-        uint32_t priority;
-        uint64_t runtime, deadline, period;
-    } attributes = {.size = sizeof attributes};
-    if (syscall(SYS_sched_getattr, pid, &attributes, sizeof attributes, 0)) return;
-    attributes.size = sizeof attributes;
-    attributes.runtime = SLICE_NS;
-    syscall(SYS_sched_setattr, pid, &attributes, 0);
 }
 
 /* How many processes are known, and which spin. */

@@ -43,10 +43,11 @@ DEEPEP: dict[str, Mode] = {"deepep_low_latency": "low latency", "deepep_high_thr
 
 @dataclass(frozen=True)
 class Machine:
-    """GPUs of a cluster: their type, how many a host has, how many hosts; its blueprint."""
+    """GPUs of a cluster: type of their hosts and their own, how many a host has, how many hosts; its blueprint."""
 
     spec: Spec
     blueprint: Blueprint
+    host: str
     gpu: str
     per_host: int
     hosts: int
@@ -87,7 +88,7 @@ def machine(spec: Spec) -> Machine:
     hosts = sum(one.type == host.name for one in blueprint.hosts)
     if spec.placement.hosts:
         hosts = sum(blueprint.hosts[one].type == host.name for one in place_hosts(blueprint, spec))
-    return Machine(spec, blueprint, host.gpu, host.nodes.gpu, hosts)
+    return Machine(spec, blueprint, host.name, host.gpu, host.nodes.gpu, hosts)
 
 
 def served_model(
@@ -168,7 +169,8 @@ def _tensor_group(found: Machine, serving: Serving, where: Placement | None) -> 
     group = where.tensor_group() if where is not None else None
     if where is None or group is None or where.hosts(group) == 1:
         flashinfer, early = (serving.release in those for those in (FLASHINFER_RELEASES, EARLY_RELEASES))
-        return TensorGroup(size, size, gpu.nvlink, capability, flashinfer=flashinfer, early=early)
+        custom = not serving.disable_custom_all_reduce
+        return TensorGroup(size, size, gpu.nvlink, capability, flashinfer=flashinfer, early=early, custom=custom)
     return TensorGroup(size, min(size - 1, found.per_host), gpu.nvlink, capability, found.nccl(group))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fabrictwin import catalog
 from fabrictwin.base.arrays import F64
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
 from fabrictwin.cluster.spec.spec import Spec
@@ -14,7 +15,7 @@ from fabrictwin.serving.config.section import Pool, Serving
 from fabrictwin.serving.config.server import Server, server
 from fabrictwin.serving.engine.disaggregated import Disaggregated, Handover, Side
 from fabrictwin.serving.engine.replica import Replica
-from fabrictwin.serving.network.kv_transfer import KvLayout, KvNetwork, rank_pairs
+from fabrictwin.serving.network.kv_transfer import WAKE_PS, KvLayout, KvNetwork, rank_pairs
 from fabrictwin.serving.network.link_load import ALONE, Neighbourhood
 from fabrictwin.serving.network.sent import routed_bytes
 
@@ -53,21 +54,25 @@ def disaggregated(spec: Spec, serving: Serving, neighbours: Neighbourhood = ALON
         raise spec.error("workload.serving.replicas", "got several beside pools, which have replicas of their own")
     found = machine(spec)
     sides = _sides(serving)
-    gpus = pools_gpus(serving)
-    if gpus > found.per_host * found.hosts:
-        raise spec.error(key, f"got pools of {gpus} GPUs, and the cluster has {found.per_host * found.hosts}")
+    second = sides[0].world * sides[0].replicas
+    if asked.separate_hosts:
+        second = -(-second // found.per_host) * found.per_host
+    gpus, there = second + sides[1].world * sides[1].replicas, found.per_host * found.hosts
+    if gpus > there:
+        apart = ", the second at a host of its own" if asked.separate_hosts else ""
+        raise spec.error(key, f"got pools of {gpus} GPUs{apart}, and the cluster has {there}")
     ready = [server(spec, side, neighbours) for side in sides]
     if ready[0].layout.windows != (0,):
         raise spec.error(key, "got a model with sliding windows, whose transfers are not modelled")
-    first = (0, sides[0].world * sides[0].replicas)
     prefill, decode = (
-        _side(found, section, one, start) for section, one, start in zip(sides, ready, first, strict=True)
+        _side(found, section, one, start) for section, one, start in zip(sides, ready, (0, second), strict=True)
     )
     network = KvNetwork(
         found.twin,
         asked.connector,
         _layout(ready[0], ready[1]),
         host_ps=round(asked.transfer_us * PS_PER_US),
+        wake_ps=_wake_ps(found),
         neighbours=neighbours,
     )
     handover = Handover(round(asked.proxy_us * PS_PER_US), round(asked.lease_s * PS_PER_S))
@@ -77,19 +82,20 @@ def disaggregated(spec: Spec, serving: Serving, neighbours: Neighbourhood = ALON
 def pools_bytes(spec: Spec, pools: Disaggregated) -> F64:
     """Return the bytes of KV that went over each port, as if evenly between all engines, of shape [ports]."""
     twin, nodes = machine(spec).twin, pools.nodes
-    pairs = pools.network.layout.pairs
+    pairs, copies = pools.network.layout.pairs, pools.network.copies
+    host = twin.fabric.node_host
     ends = [
         (prefill[source], decode[target])
         for prefill in nodes[0]
         for decode in nodes[1]
         for source, target in pairs
-        if twin.fabric.node_host[prefill[source]] != twin.fabric.node_host[decode[target]]
+        if not copies or host[prefill[source]] != host[decode[target]]
     ]
     if not ends:
         return np.zeros(twin.fabric.ports)
     source, target = np.array(ends, np.int32).T
     each = pools.network.moved_bytes / (len(nodes[0]) * len(nodes[1]) * len(pairs))
-    return routed_bytes(twin, source, target, each)
+    return routed_bytes(twin, source, target, each, stays_inside=copies)
 
 
 def _side(found: Machine, section: Serving, ready: Server, first: int) -> Side:
@@ -99,6 +105,12 @@ def _side(found: Machine, section: Serving, ready: Server, first: int) -> Side:
     gpus, size = found.gpus, section.world
     nodes = tuple(gpus[first + place * size : first + (place + 1) * size] for place in range(section.replicas))
     return Side(tuple(engines), nodes)
+
+
+def _wake_ps(found: Machine) -> int:
+    """Return what a core of its hosts takes to wake up."""
+    known = catalog.chip(catalog.host(found.host).chips["cpu"]).idle_exit
+    return known.value if known else WAKE_PS
 
 
 def _layout(prefill: Server, decode: Server) -> KvLayout:

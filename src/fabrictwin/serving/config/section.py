@@ -137,13 +137,15 @@ class Pool(Section):
 class Disaggregation(Section):
     """Prefill and decode apart: `nixl` reads KV where it was computed, `mooncake` writes it to where it is wanted.
 
-    `transfer_us` and `proxy_us`: what hosts take for a transfer, and the proxy between prefill and decode. Blocks
-    that nobody asked for are given up after `lease_s`.
+    `separate_hosts`: engines that decode begin at a host of their own, not at the next GPU. `transfer_us` and
+    `proxy_us`: what hosts take for a transfer, and the proxy between prefill and decode. Blocks that nobody asked
+    for are given up after `lease_s`.
     """
 
     connector: Connector = "nixl"
     prefill: Pool = Pool()
     decode: Pool = Pool()
+    separate_hosts: bool = False
     transfer_us: Annotated[float, Field(ge=0)] = 0.0
     proxy_us: Annotated[float, Field(ge=0)] = 0.0
     lease_s: Annotated[float, Field(gt=0, le=1e6)] = 30.0
@@ -181,6 +183,7 @@ class Serving(Section):
     prefill_schedule_interval: Count = 1
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
     enforce_eager: bool = False
+    disable_custom_all_reduce: bool = False
     cudagraph_capture_sizes: tuple[Count, ...] | None = None
     speculative_config: Speculative | None = None
     disaggregated: Disaggregation | None = None

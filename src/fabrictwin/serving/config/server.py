@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from fabrictwin import catalog
@@ -23,6 +24,7 @@ from fabrictwin.serving.scheduler.scheduler import Scheduler
 from fabrictwin.serving.step.analytic import AnalyticCost, ServedModel
 from fabrictwin.serving.step.beside import CostBeside
 from fabrictwin.serving.step.graphs import capture_sizes
+from fabrictwin.serving.step.kernels import padded_widths
 from fabrictwin.serving.step.measured import MeasuredCost, MeasuredExperts, OperatorFiles
 from fabrictwin.workload.model.model_sizes import Model
 
@@ -148,7 +150,9 @@ def _scheduler(serving: Serving, served: ServedModel) -> SchedulerConfig:
 
 
 def weight_bytes(served: ServedModel) -> float:
-    """Return the bytes of the weights on the fullest rank: layers as they are stored, the rest in 16 bits."""
+    """Return the bytes of the weights on the fullest rank: layers as they are stored, padded where vLLM pads, the
+    rest in 16 bits.
+    """
     model, size = served.model, served.group.size
     layers = served.stage_layers()
     first = 0
@@ -158,7 +162,9 @@ def weight_bytes(served: ServedModel) -> float:
         size_bytes = linear * WEIGHT_BYTES[served.weights.linear]
         if model.experts:
             sparse = sum(model.is_sparse(layer) for layer in range(first, first + count))
-            size_bytes += sparse * served.experts.parameters(model) * WEIGHT_BYTES[served.weights.experts]
+            stored = served.experts.parameters(model) * WEIGHT_BYTES[served.weights.experts]
+            widths = model.expert_hidden, served.experts.inner(model.experts.ffn)
+            size_bytes += sparse * stored * prod(padded_widths(served.gpu, served.weights, *widths)) / prod(widths)
         embedding = model.vocab * model.hidden // size
         ends = (stage == 0) + (stage == len(layers) - 1 and not (model.tied and len(layers) == 1))
         fullest = max(fullest, size_bytes + ends * embedding * 2.0)

@@ -72,6 +72,7 @@ SWITCHES = (
     "enable-prefix-caching",
     "async-scheduling",
     "enforce-eager",
+    "disable-custom-all-reduce",
     "enable-expert-parallel",
 )
 LAUNCH: Mapping[str, Callable[[str], Any]] = {
@@ -99,7 +100,6 @@ LEFT_OUT = {
     "kv-offloading-size": "KV outside of the GPU",
     "speculative-config": "drafts (`speculative_config` of a spec has them, with their acceptance)",
     "spec-method": "drafts (`speculative_config` of a spec has them, with their acceptance)",
-    "disable-custom-all-reduce": "all-reduces without the custom kernel",
     "decode-context-parallel-size": "context parallelism",
     "prefill-context-parallel-size": "context parallelism",
     "enable-dbo": "micro-batches that overlap",

@@ -5,14 +5,19 @@ adapters and routes between them; messages of all transfers share links as fluid
 decoding rank reads, a descriptor for each layer's keys or values and block (`kv_connector/v1/nixl`). `mooncake`:
 the prefilling rank writes; descriptors of blocks that follow each other on both sides are joined
 (`mooncake_connector`), and cut into slices of 64 KiB (Mooncake's transfer engine), a tail of up to 16 KiB with the
-one before it. A connection moves no more descriptors a second than the adapter's queue pair. Ranks of one host
-copy over NVLink. All layers go at once, when the whole prompt is there.
+one before it. A connection moves no more descriptors a second than the adapter's queue pair. All layers go at
+once, when the whole prompt is there. Ranks of one host: `nixl` copies over NVLink (UCX's cuda_ipc); `mooncake`
+goes through their adapters all the same, since its engine takes the transport that the other side registered with
+(`multi_transport.cpp`, `selectTransport`).
 
 Mooncake's engine cuts and places all slices of a call before it posts the first one (`rdma_transport.cpp`,
 `submitTransferTask`), so that this time comes before the adapter's. It was measured with the engine's own wheel
 (0.3.7.post2) above an adapter that completes at once, on an EPYC virtual machine, over 1 to 144 regions and 1 to
 1,152 slices, with cold caches, as after the work between two transfers (warm: 12, 0.6 and 0.155 us). Hosts with
-slower or busier cores take longer.
+slower or busier cores take longer. The threads that post stay awake for 100 ms once woken, then sleep
+(`worker_pool.cpp`, `transferWorker`): a call that finds them asleep wakes them, on a core that idles as deep as
+Linux lets it. That takes what the processor needs to come back (`idle_exit` of the catalog), or where that is not
+known what it took on that virtual machine, the 68 us by which its call was slower cold than warm.
 """
 
 from __future__ import annotations
@@ -35,8 +40,10 @@ from fabrictwin.twin.twin import Twin
 Connector = Literal["nixl", "mooncake"]
 SLICE_BYTES = 65536
 TAIL_BYTES = 16384
-CALL_US, REQUEST_US, SLICE_US = 80.0, 1.4, 0.165
+CALL_US, REQUEST_US, SLICE_US = 12.0, 1.4, 0.165
 """What Mooncake's engine takes for a call, each of its requests and each of their slices, before it posts."""
+AWAKE_PS, WAKE_PS = 100_000 * PS_PER_US, 68 * PS_PER_US
+"""How long its posting threads stay awake once woken, and what it takes to wake them in a virtual machine."""
 Event = tuple[int, int]
 """When a transfer is through, and its number."""
 
@@ -97,13 +104,13 @@ class Descriptors:
         return cls(max(1, round(layout.pair_bytes * layout.regions * blocks)), layout.pair_bytes)
 
     @classmethod
-    def mooncake(cls, layout: KvLayout, blocks: int, parts: int) -> Descriptors:
-        """Return slices of `parts` runs of blocks in each region."""
+    def mooncake(cls, layout: KvLayout, blocks: int, parts: int, *, wake_ps: int = 0) -> Descriptors:
+        """Return slices of `parts` runs of blocks in each region, posted by threads that wake in `wake_ps`."""
         request = layout.pair_bytes * blocks / max(parts, 1)
         slices = max(1, ceil((request - TAIL_BYTES) / SLICE_BYTES))
         host_us = CALL_US + layout.regions * parts * (REQUEST_US + slices * SLICE_US)
         size = max(1, round(layout.pair_bytes * layout.regions * blocks))
-        return cls(size, request if slices == 1 else SLICE_BYTES, round(host_us * PS_PER_US))
+        return cls(size, request if slices == 1 else SLICE_BYTES, wake_ps + round(host_us * PS_PER_US))
 
 
 class KvNetwork:
@@ -116,9 +123,12 @@ class KvNetwork:
         layout: KvLayout,
         *,
         host_ps: int = 0,
+        wake_ps: int = WAKE_PS,
         neighbours: Neighbourhood = ALONE,
     ) -> None:
         self._twin, self._connector, self.layout, self._host_ps = twin, connector, layout, host_ps
+        self._wake_ps = wake_ps
+        self._woken: dict[int, int] = {}
         self._neighbours = neighbours
         self._slowed: dict[int, int] = {}
         self._change_ps = 0 if neighbours else FOREVER
@@ -130,6 +140,11 @@ class KvNetwork:
         self._of_message: dict[int, int] = {}
         self._local: list[Event] = []
         self.moved_bytes = 0.0
+
+    @property
+    def copies(self) -> bool:
+        """Ranks of one host copy inside it."""
+        return self._connector == "nixl"
 
     @property
     def busy(self) -> bool:
@@ -145,18 +160,29 @@ class KvNetwork:
         """Begin to move blocks from ranks of one engine to those of another, now."""
         source, target = blocks
         layout = self.layout
-        if self._connector == "mooncake":
-            posted = Descriptors.mooncake(layout, len(source), runs(source, target))
-        else:
+        if self.copies:
             posted = Descriptors.nixl(layout, len(source))
+        else:
+            posted = Descriptors.mooncake(
+                layout, len(source), runs(source, target), wake_ps=self._wake(int(nodes[0][0]))
+            )
         self._left[number] = len(layout.pairs)
+        host = self._twin.fabric.node_host
         for prefill, decode in layout.pairs:
             ends = int(nodes[0][prefill]), int(nodes[1][decode])
             self.moved_bytes += posted.size
-            if self._twin.fabric.node_host[ends[0]] == self._twin.fabric.node_host[ends[1]]:
+            if self.copies and host[ends[0]] == host[ends[1]]:
                 self._copy(number, ends, posted.size)
             else:
                 self._post(number, ends, posted)
+
+    def _wake(self, engine: int) -> int:
+        """Return what it takes to wake the posting threads of an engine's ranks, told by its first GPU."""
+        now = self.now_ps
+        if now - self._woken.get(engine, -AWAKE_PS) < AWAKE_PS:
+            return 0
+        self._woken[engine] = now
+        return self._wake_ps
 
     def _copy(self, number: int, ends: tuple[int, int], size: int) -> None:
         if ends not in self._near:

@@ -9,8 +9,9 @@ by default.
 
 Times are one formula a way: a base, a part for every rank or hop, and bytes over a rate. Constants were fitted to
 NVIDIA's measurements in aiconfigurator's database (Apache-2.0): the custom kernel in CUDA graphs, nccl-tests
-without host time. Calls of the custom kernel on GB200 and GB300 were measured up to 3 us shorter under vLLM 0.14
-and 0.19 than under 0.24, which is left out. Symmetric memory is taken to be as fast as NCCL, which no measurement
+without host time. One of two machines with GB200 is as quick as B200, B300 and GB300 (vLLM 0.14, SGLang 0.5.10),
+the other 1.3 to 1.4 times as quick at most sizes (vLLM 0.19 and 0.24, SGLang 0.5.9); the former is taken.
+Symmetric memory is taken to be as fast as NCCL, which no measurement
 supports or denies. FlashInfer's one-shot kernels are taken to be as fast as TensorRT-LLM's, which they come from;
 constants were fitted to measurements of these (1.3.0rc10 and rc20) from 1 KiB to where one shot ends or 4 MiB, 2%
 and 3% off in the median, 15% at most. Beyond, they are no slower than NCCL.
@@ -139,6 +140,7 @@ class TensorGroup:
         network: NCCL on the cluster's routes, for a group that lies on several nodes.
         flashinfer: The release takes FlashInfer's all-reduce where it can.
         early: The release has no sizes for capability 10.3: the custom kernel's own, and no symmetric memory.
+        custom: The custom kernel is taken where it can be (without `disable_custom_all_reduce`).
     """
 
     size: int
@@ -148,6 +150,7 @@ class TensorGroup:
     network: Collectives | None = None
     flashinfer: bool = False
     early: bool = False
+    custom: bool = True
 
     @property
     def _links(self) -> str:
@@ -166,7 +169,7 @@ class TensorGroup:
         most = CUSTOM_MOST
         if limits and self.nvlink:
             most = min(most, limits.custom.get(self.size, 0))
-        if self.size in CUSTOM_SIZES and moved_bytes % 16 == 0 and moved_bytes < most:
+        if self.custom and self.size in CUSTOM_SIZES and moved_bytes % 16 == 0 and moved_bytes < most:
             return "custom"
         if limits and self.nvlink and moved_bytes < limits.symmetric.get(self.size, 0):
             return "symmetric memory"

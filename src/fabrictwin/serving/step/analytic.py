@@ -158,7 +158,7 @@ class AnalyticCost:
     def _experts(self, tokens: int, experts: Experts) -> float:
         """Routed experts of one rank and layer, of `tokens` on all data parallel ranks together."""
         model, spread = self._model, self._spread
-        inner = experts.ffn if spread.whole else -(-experts.ffn // spread.ranks)
+        inner = spread.inner(experts.ffn)
         ranks = spread.ranks if spread.whole else 1
         timed = self._kernels.padded_experts if spread.padded else self._kernels.experts
         return timed(tokens, experts, model.expert_hidden, inner, model.ups, ranks=ranks)

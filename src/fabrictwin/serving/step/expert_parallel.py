@@ -91,6 +91,10 @@ class ExpertLayout:
         """Ranks that share the experts."""
         return self.data * self.tensor
 
+    def inner(self, ffn: int) -> int:
+        """Return the width of an expert on a rank."""
+        return ffn if self.whole else -(-ffn // self.ranks)
+
     def parameters(self, model: Model) -> int:
         """Return the parameters of one layer's routed experts on the fullest rank."""
         assert model.experts is not None

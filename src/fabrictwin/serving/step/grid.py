@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -50,3 +50,12 @@ def table(axis: Sequence[float], values: Sequence[float], last: int) -> list[flo
     """Return a function of one variable at 0 to `last`, from the points of `axis`, as `Grid` has it."""
     grid = grid_of(axis, values)
     return [grid.at(place) for place in range(last + 1)]
+
+
+def staircase(axis: Sequence[int], values: Sequence[float], last: int) -> list[float]:
+    """Return a function at 0 to `last` that has the value of the next point; beyond the last as `Grid` has it."""
+    grid = grid_of(axis, values)
+    ends = min(axis[-1], last)
+    return [values[bisect_left(axis, place)] for place in range(ends + 1)] + [
+        grid.at(place) for place in range(ends + 1, last + 1)
+    ]

@@ -33,6 +33,14 @@ MARLIN_PADS = (256, 128)
 TensorRT-LLM's on Blackwell, Marlin elsewhere (`fused_moe/oracle/mxfp4.py` of 0.19)."""
 
 
+def padded_widths(gpu: str, weights: Weights, hidden: int, inner: int) -> tuple[int, int]:
+    """Return the hidden and inner width that a GPU's experts are stored and computed with."""
+    if weights.experts != "mxfp4":
+        return hidden, inner
+    pads = PADDED_TO.get(tables.generation(gpu), MARLIN_PADS)
+    return -(-hidden // pads[0]) * pads[0], -(-inner // pads[1]) * pads[1]
+
+
 def _type_of(gpu: str, stored: str) -> str:
     """Return the type that a GPU's kernels work with on weights that are stored so."""
     if stored == "fp4" and "fp4" not in catalog.gpu(gpu).peak_flops:
@@ -66,8 +74,7 @@ class Kernels:
         kind = _type_of(gpu, weights.experts)
         self._experts = _table("experts", gpu, f"{EXPERT_TYPES.get(kind, kind)}/{UNEVEN}", f"bf16/{UNEVEN}")
         self._unevenness = exponent_of(UNEVEN)
-        pads = PADDED_TO.get(tables.generation(gpu), MARLIN_PADS)
-        self._expert_pads = pads if weights.experts == "mxfp4" else (1, 1)
+        self._weights = weights
         self._attention_chip = tables.chip_of(gpu, "prompts", kept)
         self._decoding: dict[tuple[int, int, int], Callable[[float], float]] = {}
         self._measured_rate = float(entry.memory_bandwidth_measured.value) / 8 / 1e6
@@ -92,9 +99,7 @@ class Kernels:
         `inner` is an expert's width on this rank, `ups` its matrices up; `ranks` share the experts.
         """
         chip = tables.chip_of(self.gpu.name, "experts", self._experts.type)
-        hidden, inner = (
-            -(-size // pad) * pad for size, pad in zip((hidden, inner), self._expert_pads, strict=True)
-        )
+        hidden, inner = padded_widths(self.gpu.name, self._weights, hidden, inner)
         shape = np.array(
             [[tokens, hidden, inner, experts.top_k, experts.count, ranks, ups, self._unevenness]], float
         )

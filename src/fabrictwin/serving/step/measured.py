@@ -27,7 +27,7 @@ import numpy as np
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.serving.step.graphs import padded_to
-from fabrictwin.serving.step.grid import Grid, grid_of, table
+from fabrictwin.serving.step.grid import Grid, grid_of, staircase, table
 from fabrictwin.serving.step.parts import Parts
 from fabrictwin.serving.step.shape import StepShape
 from fabrictwin.serving.traces.rows import Row, csv_rows
@@ -42,6 +42,9 @@ PER_LAYER = {
     "down_proj": 1,
     "qk_norm": 1,
 }
+PRODUCTS = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
+"""Matrix products work on tiles of rows: of numbers of tokens between two that were measured they take what the
+larger takes."""
 ONCE = ("embedding", "final_layernorm")
 NEEDED = ("layernorm", "qkv_proj", "rotary_emb", "o_proj", "embedding", "final_layernorm")
 
@@ -97,7 +100,8 @@ def _sum(times: dict[str, dict[int, float]], names: Iterable[tuple[str, int]], l
         points = times.get(name)
         if points:
             axis = sorted(points)
-            total += count * np.array(table(axis, [points[place] for place in axis], last))
+            between = staircase if name in PRODUCTS else table
+            total += count * np.array(between(axis, [points[place] for place in axis], last))
     values: list[float] = total.tolist()
     return values
 

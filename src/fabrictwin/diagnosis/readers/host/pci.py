@@ -15,9 +15,7 @@ _ADAPTER = re.compile(
     r"(?i)infiniband controller|ethernet controller.*(?:mellanox|connectx|bluefield)|network controller.*mellanox"
 )
 _GPU = re.compile(r"(?i)(?:3D|VGA|Display)[\w ]* controller.*nvidia|3D controller.*nvidia")
-_ACCELERATOR_NAMES = re.compile(
-    r"\[(A100[^\]]*|H100[^\]]*|H200[^\]]*|B200[^\]]*|GB200[^\]]*|V100[^\]]*)\]|\b(A100|H100|H200|B200)\b"
-)
+_NAMED = re.compile(r"\[(?![0-9a-f]{4}(?::[0-9a-f]{4})?\])([^\]]+)\]")  # as sold, not a number of class or device
 
 
 class Lspci(LineReader):
@@ -38,10 +36,8 @@ class Lspci(LineReader):
             self._kind = "gpu" if _GPU.search(whole) else "nic" if _ADAPTER.search(whole) else ""
             self._bridge, self._able = "bridge" in found[2].lower(), (0.0, 0)
             if self._kind:
-                named = _ACCELERATOR_NAMES.search(whole)
-                self.sink.add(
-                    f"pci.{self._kind}", (named[1] or named[2]) if named else found[3][:80], self._about()
-                )
+                named = _NAMED.search(found[3])
+                self.sink.add(f"pci.{self._kind}", named[1] if named else found[3][:80], self._about())
                 if whole.rstrip().endswith("(rev ff)"):
                     self.sink.add("pci.gone", self._kind, self._about())
             self.sink.add("pci.read", True)

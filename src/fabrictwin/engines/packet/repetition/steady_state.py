@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fabrictwin.base.arrays import I64
+from fabrictwin.base.congestion_controls import CONTROLS
 from fabrictwin.engines.packet.repetition.moments import Events, Moment, arrives, lane_sizes_of, moment
 
 if TYPE_CHECKING:
@@ -37,11 +38,7 @@ _COUNTS: dict[str, frozenset[str]] = {
     "port_qos": frozenset(),
     "slot_qos": frozenset(),
     "qp": frozenset(),
-    "dcqcn": frozenset(),
-    "nscc": frozenset(),
-    "swift": frozenset(),
-    "cubic": frozenset(),
-    "dctcp": frozenset(),
+    **{control: frozenset() for control in CONTROLS if control != "none"},  # under their names
 }
 _TIMES: dict[str, frozenset[str]] = {
     "port": frozenset({"wait_since"}),
