@@ -58,6 +58,7 @@ def test_a_server_answers_as_its_command(written: Path, capsys: pytest.CaptureFi
     assert other.data["mean_ttft_ms"] != found.data["mean_ttft_ms"]
 
 
+@pytest.mark.second
 def test_layouts_for_an_objective_as_the_command_finds_them(
     written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

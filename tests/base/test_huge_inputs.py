@@ -184,6 +184,7 @@ def test_measurements_that_are_no_table_are_refused(tmp_path, content):
         read_columns(path)
 
 
+@pytest.mark.second
 def test_measurements_from_a_pipe_do_not_wait_for_it(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="pipe that nobody writes to"):

@@ -51,6 +51,7 @@ def measured(**corrections: float) -> str:
     return str(ft.nccl_tests("all_reduce_perf", spec, fidelity="analytic", ngpus=8, check=0, **sizes))
 
 
+@pytest.mark.second
 def test_what_a_machine_adds_to_a_launch_is_found_again(tmp_path: Path) -> None:
     table = tmp_path / "out.txt"
     table.write_text(measured(launch_us=9.0, hop=1.3))

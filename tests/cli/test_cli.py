@@ -140,6 +140,7 @@ def printing(arguments: list[str], stdout: object, unbuffered: str) -> subproces
 
 @pytest.mark.parametrize("arguments", PRINTING, ids=lambda a: a[0])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.second
 def test_a_reader_that_leaves_early_ends_it_by_sigpipe(arguments, unbuffered):
     """It ends without a word, like `seq 1000000` in `seq 1000000 | head -1`."""
     read, write = os.pipe()
@@ -151,6 +152,7 @@ def test_a_reader_that_leaves_early_ends_it_by_sigpipe(arguments, unbuffered):
 
 @pytest.mark.parametrize("arguments", PRINTING, ids=lambda a: a[0])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.second
 def test_a_full_disk_is_one_line(arguments, unbuffered):
     with open("/dev/full", "w") as full:
         done = printing(arguments, full, unbuffered)
@@ -174,6 +176,7 @@ def test_completion_knows_the_commands_and_options():
     assert complete("fabrictwin run --fidelity ", 3) == {"packet", "flow", "analytic"}
 
 
+@pytest.mark.second
 def test_completion_knows_kinds_of_hosts_and_the_gpus_of_a_cluster():
     assert complete("fabrictwin expect dgx-h1", 2) == {"dgx-h100"}
     assert complete("fabrictwin doctor --hardware dgx-h1", 3) == {"dgx-h100"}
@@ -184,6 +187,7 @@ def test_completion_knows_kinds_of_hosts_and_the_gpus_of_a_cluster():
     assert complete("fabrictwin topology path nothing.yaml ho", 4) == set()
 
 
+@pytest.mark.second
 def test_completion_knows_the_catalog_and_the_hosts_of_a_cluster():
     assert complete("fabrictwin catalog show dgx-h1", 3) == {"dgx-h100"}
     assert {"gpu", "switch"} <= complete("fabrictwin catalog list ", 3)

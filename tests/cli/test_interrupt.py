@@ -59,6 +59,7 @@ MOMENTS = [(name, after_s) for name in LONG for after_s in (0.2, 1.5) if (name, 
 
 
 @pytest.mark.parametrize(("name", "after_s"), MOMENTS)
+@pytest.mark.second
 def test_a_long_command_ends_and_leaves_nothing(name, after_s, tmp_path):
     process = start(tmp_path, "-m", "fabrictwin", *LONG[name])
     wait_for_guard(process)
@@ -121,6 +122,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.second
 def test_a_pool_that_is_ended_says_nothing(tmp_path):
     """Python's tracker of semaphores would warn of those that it removes."""
     process = start(tmp_path, "-c", POOL)
@@ -176,6 +178,7 @@ def ended_by(process: subprocess.Popen[str], number: int) -> int:
 
 
 @pytest.mark.parametrize("data", [[], ["--data"]])
+@pytest.mark.second
 def test_a_server_that_is_up_ends_normally(tmp_path, data):
     """Ctrl-C is how a server ends, with exit code 0; what it keeps for its clients goes with it."""
     process = serve(tmp_path, "up", LAPTOP, *data)
@@ -186,6 +189,7 @@ def test_a_server_that_is_up_ends_normally(tmp_path, data):
     process.stdout.close()
 
 
+@pytest.mark.second
 def test_the_page_ends_normally_while_connections_are_open(tmp_path):
     """Half a request and a stream of events would hold it for longer than an interrupt may take."""
     pytest.importorskip("uvicorn", reason="the extra web is not installed")

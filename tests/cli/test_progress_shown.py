@@ -71,6 +71,7 @@ class Watched(Progress):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.second
 def test_a_command_says_how_far_it_is(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Watched, "shares", [], raising=False)

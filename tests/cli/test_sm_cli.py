@@ -125,6 +125,7 @@ def test_congestion_control_of_another_simulators_fabric_is_one_clear_line(tmp_p
 
 
 @pytest.mark.parametrize("sm", ["auto", "none"])
+@pytest.mark.second
 def test_up_serves_until_it_is_ended(cluster, sm):
     name = f"fabrictwin-up-{os.getpid()}-{sm}"
     command = [sys.executable, "-m", "fabrictwin", "up", str(cluster), "--socket", name, "--sm", sm, "--console"]

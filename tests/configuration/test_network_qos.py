@@ -167,6 +167,7 @@ def _watched(detection: str | None) -> Edit:
     return change
 
 
+@pytest.mark.second
 def test_a_pause_storm_stops_a_rail_and_a_watchdog_frees_it(configured: Spec) -> None:
     """Host 0 pauses without end: host 1 sends to it and is paused; what it has for host 2 waits."""
     freed = {}

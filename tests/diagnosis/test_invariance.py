@@ -38,6 +38,7 @@ def ids(found: Diagnosis) -> list[tuple[str, Severity]]:
     returns=st.booleans(),
     shortened=st.booleans(),
 )
+@pytest.mark.second
 def test_the_verdict_stays_however_a_log_was_passed_on(name, seed, launcher, colours, names, returns, shortened):
     text = nccl_log(**LOGS[name])
     if shortened and name != "locked-memory":  # its one warning is the last line

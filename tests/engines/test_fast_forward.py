@@ -77,6 +77,7 @@ def differs_in_nothing(program, technology, **given) -> float:
 
 @settings(max_examples=6)
 @given(programs(), st.sampled_from(["infiniband", "ethernet"]), options)
+@pytest.mark.second
 def test_whatever_the_program_nothing_differs_from_playing_all_of_it(program, technology, given):
     differs_in_nothing(program, technology, **given)
 

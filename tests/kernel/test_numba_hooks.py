@@ -69,6 +69,7 @@ def test_a_cache_is_loaded_behind_a_refresh_and_a_guard():
 
 @compiled
 @pytest.mark.parametrize("plain", ["0", "1"])
+@pytest.mark.second
 def test_a_cached_entry_is_loaded_without_what_compiles_it(tmp_path, plain):
     """It allocates and counts references; the second process loads what the first one compiled."""
     program = (

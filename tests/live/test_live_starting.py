@@ -64,6 +64,7 @@ def test_exit_codes() -> None:
     assert launch.exit_code([-9, 0]) == 137
 
 
+@pytest.mark.second
 def test_a_file_of_programs_that_cannot_be_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "bytes").write_bytes(b"host-0: \xff")
@@ -77,6 +78,7 @@ def test_a_file_of_programs_that_cannot_be_read(tmp_path: Path) -> None:
     "command", ["exec sleep 600", "trap '' TERM; while true; do sleep 0.1; done", "sleep 600"]
 )
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.second
 def test_an_interrupted_command_has_the_signals_code(tmp_path: Path, command: str, number: int) -> None:
     """It ends its programs, also where only the command has the signal and not they, as from a terminal."""
     process = processes.start(
@@ -156,6 +158,7 @@ def test_programs_that_bypass_a_preload(
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
 @pytest.mark.parametrize("bits", [0o777, 0o1777])
+@pytest.mark.second
 def test_libraries_that_somebody_else_could_have_planted_are_not_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: int
 ) -> None:

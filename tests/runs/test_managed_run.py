@@ -141,6 +141,7 @@ def test_a_cut_cable_stops_traffic_until_the_tables_change_and_then_it_goes_on_e
     assert outage.retransmitted == state.qp.retransmitted[: cut.simulation.network.machine.queue_pairs].sum()
 
 
+@pytest.mark.second
 def test_nothing_arrives_during_the_outage(calm):
     run = Run(((500 * US, f"cut {calm.trunk}"),))
     last = run.path[-1]

@@ -52,6 +52,7 @@ def holder(folder: Path) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.second
 def test_runs_started_at_once_keep_all_their_results(tmp_path):
     (tmp_path / "spec.yaml").write_text(SPEC)
     at_once = [start(tmp_path, "-m", "fabrictwin", "run", "spec.yaml", "--seed", str(seed)) for seed in range(3)]
@@ -65,6 +66,7 @@ def test_runs_started_at_once_keep_all_their_results(tmp_path):
         assert told[name] == [ends[seed][0]], "each printed the place of its own results"
 
 
+@pytest.mark.second
 def test_runs_that_replace_one_another_leave_one_whole(tmp_path):
     (tmp_path / "spec.yaml").write_text(SPEC)
     command = ("-m", "fabrictwin", "run", "spec.yaml", "--out", "here", "--seed")

@@ -38,6 +38,7 @@ def test_an_error_of_the_work_ends_the_workers():
         list(answers(square, [1, None, 2], 2))
 
 
+@pytest.mark.second
 def test_a_script_needs_no_guard_and_its_workers_end_with_it(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

@@ -210,6 +210,7 @@ def test_ports_of_one_host_carry_what_goes_through_adapters(connector: str, thro
     assert sent.tolist() == [2e9] * through + [0.0] * (16 - through)
 
 
+@pytest.mark.second
 def test_transfers_get_what_neighbours_leave_of_links() -> None:
     """Ports that others fill give half; others that send half of the time leave the rest of it."""
     read = spec(None)

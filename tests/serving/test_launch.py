@@ -247,6 +247,7 @@ def test_containers_are_told_by_what_they_may(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layout", [(8, 2, 1), (16, 1, 1), (4, 1, 1), (8, 1, 2)])
 @pytest.mark.parametrize("kind", ["ray", "nodes", "kubernetes"])
+@pytest.mark.second
 def test_what_is_emitted_passes_the_check(tmp_path: Path, kind: str, layout: tuple[int, int, int]) -> None:
     names = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
     edits = {f"workload.serving.{name}": size for name, size in zip(names, layout, strict=True)}

@@ -57,6 +57,7 @@ def _predicted(folder: Path, topology: dict[str, Any], *neighbours: str, **servi
     return predict(load_spec(_write(folder, topology, list(neighbours), **serving)))
 
 
+@pytest.mark.second
 def test_a_job_and_a_server_slow_each_other_where_they_share_links(tmp_path: Path) -> None:
     alone, beside = _predicted(tmp_path, THIN), _predicted(tmp_path, THIN, "train.yaml")
     assert 1.03 < beside.fields["mean_tpot_ms"] / alone.fields["mean_tpot_ms"] < 2
@@ -68,6 +69,7 @@ def test_a_job_and_a_server_slow_each_other_where_they_share_links(tmp_path: Pat
     assert json.dumps(again.fields) == json.dumps(beside.fields)
 
 
+@pytest.mark.second
 def test_on_rails_of_their_own_nobody_slows_anybody(tmp_path: Path) -> None:
     """Each rail is one leaf, whose ports to hosts are nobody else's."""
     alone, beside = _predicted(tmp_path, RAILS), _predicted(tmp_path, RAILS, "train.yaml", "other.yaml")
@@ -76,6 +78,7 @@ def test_on_rails_of_their_own_nobody_slows_anybody(tmp_path: Path) -> None:
         assert one.beside_ms == pytest.approx(one.alone_ms, rel=1e-3)
 
 
+@pytest.mark.second
 def test_a_second_server_is_slowed_by_a_job_as_well(tmp_path: Path) -> None:
     found = _predicted(tmp_path, THIN, "train.yaml", "other.yaml")
     job, other = found.neighbours

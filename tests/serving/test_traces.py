@@ -188,6 +188,7 @@ def test_a_count_in_a_cell_is_digits_between_spaces(tmp_path):
                 read_trace(path, "azure")
 
 
+@pytest.mark.second
 def test_a_trace_is_not_waited_for_and_a_broken_pack_is_one_error(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     packed = bytearray(gzip.compress(AZURE.encode() * 40))

@@ -28,6 +28,7 @@ def found(tmp_path_factory):
     return there, measure(there, ["infiniband-ndr", "roce-400g"], (1,), silent)
 
 
+@pytest.mark.second
 def test_every_probe_is_played_on_every_fabric(found):
     _, fabrics = found
     for one in fabrics:

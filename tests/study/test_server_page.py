@@ -90,6 +90,7 @@ def test_tokens_cost_what_their_gpus_do(tmp_path: Path) -> None:
     assert two.joules == pytest.approx(2 * one.joules)
 
 
+@pytest.mark.second
 def test_changes_are_run_and_those_that_do_not_fit_left_out(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, {"tensor_parallel_size": 4, "model": str(MODELS / "llama-3-70b.json")})
     found = predict(spec)

@@ -121,6 +121,7 @@ def test_one_host_does_not_care_for_the_fabric(tmp_path: Path, capsys: pytest.Ca
         compare_server(spec_of(tmp_path), [], book=price_book(None))
 
 
+@pytest.mark.second
 def test_neighbours_come_along_to_each_fabric() -> None:
     """A thin InfiniBand fabric is shared with a job that trains; the presets' fabrics are too, as they are."""
     spec = load_spec(Path(__file__).parents[2] / "examples/neighbours/server.yaml")

@@ -34,6 +34,7 @@ def spec():
     return ft.load(SPEC, folder="examples")
 
 
+@pytest.mark.second
 def test_a_plan(spec):
     alone, together = (ft.plan(spec, top=3, fidelity="analytic", workers=n).json() for n in (1, 2))
     assert alone == together

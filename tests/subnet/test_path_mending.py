@@ -126,6 +126,7 @@ FABRICS = {
 @pytest.mark.parametrize("name", FABRICS)
 @settings(max_examples=4, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(data=st.data())
+@pytest.mark.second
 def test_what_is_whole_stays_and_nothing_circles_or_deadlocks_on_the_way(name, data):
     watched = Watched(FABRICS[name]())
     cables = trunks(watched)

@@ -55,6 +55,7 @@ def test_a_file_that_is_no_twin_is_an_error(tmp_path, content):
         Twin.load(path)
 
 
+@pytest.mark.second
 def test_a_twin_is_not_waited_for_and_its_parts_must_agree(tmp_path):
     pipe, path = tmp_path / "pipe", tmp_path / "twin.npz"
     os.mkfifo(pipe)

@@ -169,6 +169,7 @@ def test_the_targets_on_one_host() -> None:
 
 
 @pytest.mark.parametrize("machine", ["a100", "h100", "b200", "b300", "gb200", "gb300"])
+@pytest.mark.second
 def test_small_collectives_of_one_domain(machine: str) -> None:
     """Each kind of collective, below 64 KiB and up to 64 MiB, on two to eight GPUs."""
     found = judge(DATA, names=[name for name in DATA.series if name.startswith(f"{machine}-aic-")])

@@ -296,6 +296,7 @@ def test_a_full_queue_says_so():
     assert found[-1] == 503
 
 
+@pytest.mark.second
 def test_only_so_many_runs_are_kept():
     from fabrictwin.web.jobs import Limits
 

@@ -57,6 +57,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", JOBS)
+@pytest.mark.second
 def test_folded_and_unfolded_agree(name):
     folded, apart = predict(spec(2, **JOBS[name])), predict(spec(2, fold=False, **JOBS[name]))
     assert len(apart.job.program.actors) == 16 > len(folded.job.program.actors)
