@@ -121,6 +121,7 @@ class _Stream:
     responses: bool
     rnr_code: int
     seen: deque[tuple[int, int, _Message]] = field(default_factory=lambda: deque(maxlen=1024))
+    end: int = 0  # of the messages seen: no packet from here on is of one
     count: int = 0
 
 
@@ -293,9 +294,10 @@ class Recorder(Closing):
         from fabrictwin.kernel.packet import tap
 
         start, psn = row[tap.START], row[tap.PSN]
-        for first, end, message in reversed(stream.seen):
-            if first <= psn < end:
-                return first, message
+        if psn < stream.end:
+            for first, end, message in reversed(stream.seen):
+                if first <= psn < end:
+                    return first, message
         if start == NONE:
             start = psn
         found = None
@@ -305,7 +307,9 @@ class Recorder(Closing):
             found = _Message(Opcode.WRITE, start, stream.count, row[tap.SIZE])
         stream.count += 1
         travels = 0 if found.opcode in _HEADERS_ALONE else found.size
-        stream.seen.append((start, start + max(-(-travels // stream.mtu), 1), found))
+        end = start + max(-(-travels // stream.mtu), 1)
+        stream.seen.append((start, end, found))
+        stream.end = max(stream.end, end)
         return start, found
 
     def _data(self, stream: _Stream, row: list[int]) -> bytes:

@@ -150,6 +150,10 @@ class PacketLevel(Protocol):
         """Share of the nearest limit of time or memory that operations would take; above 1 they are refused."""
         ...
 
+    def next_event_ps(self) -> int:
+        """Return when the next event of a packet, a timer or a change is due; FOREVER: there is none."""
+        ...
+
     def observe(self, observer: Observer, ports: Sequence[int], drain: Callable[[Any], None]) -> None:
         """Tell an observer of everything from now on, and hand what these ports see to `drain`.
 

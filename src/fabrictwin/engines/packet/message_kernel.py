@@ -43,7 +43,7 @@ class MessageKernel:
         self._steps: Any = None
         self._until: Any = None
         self._stalled, self._event_status, self._sliced = s.STALLED, s.MESSAGE_EVENT, s.SLICED
-        self._reached = s.REACHED
+        self._reached, self._idle = s.REACHED, s.IDLE
         self._only_retries = False  # as far as the last look saw, and nothing was asked for since
         machine.state = machine.state._replace(
             inbox=np.zeros((_ROOM, s.INBOX_COLUMNS), np.int64), message_event=np.zeros((_EVENT_ROOM, 3), np.int64)
@@ -95,6 +95,11 @@ class MessageKernel:
         return now if now > time else time
 
     @property
+    def unread(self) -> bool:
+        """True where events wait to be taken."""
+        return bool(self._events_ready[0])
+
+    @property
     def idle(self) -> bool:
         """Nothing was asked for that is not done, with its event taken."""
         return not (self._open[0] or self.rows[0] or self._events_ready[0])
@@ -123,13 +128,15 @@ class MessageKernel:
                     self._stepped = machine.state
                     self._steps, self._until = self._stepper(machine.state)
                 self._until[1] = time[0] + _PATIENCE_PS if endless else until_ps
+                self._until[3] = not endless  # timers that nobody waits for
                 status = next(self._steps)
                 if status > self._stalled and status != self._event_status and status != self._sliced:
                     self._grow[0] = status
                 elif status == self._stalled:
                     self._stall_seen[0] = 0
                 if not ready[0]:
-                    if status == self._reached and not endless:
+                    nothing_till_then = status == self._reached or (status == self._idle and not self._open[0])
+                    if nothing_till_then and not endless:
                         self.now = time[0] = max(time[0], until_ps)
                         return _REACHED, []
                     stop = _FINISHED if endless and not self._open[0] else self._run_on(until_ps, None)

@@ -262,6 +262,11 @@ class NetworkPackets:
         size = self._engine.operations.size_of(operations, communications, rank_node)
         return size.excess(self.network.options)
 
+    def next_event_ps(self) -> int:
+        if self._engine.messages is not None and self._engine.messages.asked_for:
+            return self._engine.now_ps
+        return min(self.network.machine.next_event_ps(), self.network.changes.next_ps)
+
     def observe(self, observer: Observer, ports: Sequence[int], drain: Callable[[Any], None]) -> None:
         """Tell an observer of queue pairs and messages, and hand what ports see to `drain`."""
         engine = self._engine

@@ -259,6 +259,11 @@ class PacketMessages:
         """Nothing is under way."""
         return self._kernel.idle and not self._blocked
 
+    @property
+    def asked_for(self) -> bool:
+        """True where something was posted that the kernel has not read, or told that nobody has read."""
+        return bool(self._kernel.rows[0] or self._kernel.unread)
+
     def begin_at(self, time_ps: int) -> None:
         """Let time begin where the engine let it pass to before there was any flow."""
         self._kernel.now = max(self._kernel.now, time_ps)

@@ -412,6 +412,12 @@ class Machine:
         self._done = done
         return self._stuck >= PAUSES_IN_VAIN
 
+    def next_event_ps(self) -> int:
+        """Return when the first event is due; NEVER: there is none. Joins the parts."""
+        self.join()
+        due = int(self.state.lane_time.min())
+        return min(due, int(self.state.heap[0].time)) if self.state.clock[0].heap else due
+
     def storm(self, port: int, lane: int, on: bool) -> None:
         """Let a port pause its peer on a lane without end from now on, or end that."""
         self.join()

@@ -24,6 +24,7 @@ from fabrictwin.kernel.packet.state.constants import SLICE_EVENTS
 ADDRESS = 0
 UNTIL = 1
 BUDGET = 2
+DRAINED = 3  # whether what happens after everything is done counts too
 
 if config.DISABLE_JIT or PLAIN:
 
@@ -34,7 +35,7 @@ if config.DISABLE_JIT or PLAIN:
     def steps(state: Any, ask: Any) -> Iterator[int]:
         """Statuses of one run after the other."""
         while True:
-            yield run(state, int(ask[UNTIL]), True, int(ask[BUDGET]))
+            yield run(state, int(ask[UNTIL]), not ask[DRAINED], int(ask[BUDGET]))
 
     def address(state: Any) -> int:
         """Return what nobody asks for."""
@@ -59,7 +60,7 @@ else:
     def steps(state, ask):
         """Statuses of one run after the other, each to `ask[UNTIL]`, of at most `ask[BUDGET]` events."""
         while True:
-            yield call_loop(ask[ADDRESS], state, ask[UNTIL], True, ask[BUDGET])
+            yield call_loop(ask[ADDRESS], state, ask[UNTIL], ask[DRAINED] == 0, ask[BUDGET])
 
     def address(state: Any) -> int:
         """Return the address of the loop for a state of this type; it is compiled where it is not yet."""
@@ -74,7 +75,7 @@ def stepper(state: Any) -> tuple[Iterator[int], Any]:
 
     Runs return SLICED after SLICE_EVENTS events, so that Python sees signals; the caller goes on where it was.
     """
-    ask = np.zeros(3, np.int64)
+    ask = np.zeros(4, np.int64)
     ask[BUDGET] = SLICE_EVENTS
     ask[ADDRESS] = address(state)
     return steps(state, ask), ask

@@ -11,12 +11,14 @@ import os
 import select
 import time
 
+from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.live.clock.pace import IDLE_S, ClockName, Served
 from fabrictwin.live.context import Context
 
 _STEPS = 256  # of the engine, before sockets are looked at again
 _SPINS = 200  # rounds without news that are spun: waking a sleeping processor takes longer than most answers
-_NAP_S = 0.0002
+_NAP_S = 0.0002  # between looks at what programs write without telling
+_WAKING_S = 0.0001  # that a sleeping processor may take to be back
 
 
 class RealClock:
@@ -42,7 +44,7 @@ class RealClock:
     def turn(self, wait_s: float | None) -> None:
         served = self._served
         wait = self._wait_s() if wait_s is None else wait_s
-        if wait == _NAP_S:  # epoll counts in milliseconds
+        if 0 < wait < IDLE_S:  # epoll counts in milliseconds
             select.select([served.poll], [], [], wait)
             wait = 0
         happened = served.poll.poll(wait)
@@ -57,7 +59,7 @@ class RealClock:
             self._quiet = 0
         elif not happened:
             self._quiet += 1
-            if self._quiet < _SPINS:
+            if not wait:
                 os.sched_yield()
 
     def _under_way(self) -> bool:
@@ -79,9 +81,14 @@ class RealClock:
         context.doorbell(handle)
 
     def _wait_s(self) -> float:
+        """Return how long to wait for descriptors: until shortly before the model's next event."""
+        served = self._served
         if self._quiet < _SPINS:
             return 0
-        return IDLE_S if self._served.world.idle and not self._served.watched else _NAP_S
+        if served.watched:
+            return _NAP_S
+        left_ps = served.world.next_event_ps() - (time.monotonic_ns() - self._origin_ns) * 1000
+        return min(max(left_ps / PS_PER_S - _WAKING_S, 0), IDLE_S)
 
     def _advance(self) -> bool:
         """Let modelled time follow the wall clock. Returns whether anything happened."""
@@ -95,4 +102,6 @@ class RealClock:
             steps += 1
         if not steps and not world.records:
             served.watched.clear()
+        if world.captures and world.engine.packets is not None:
+            world.engine.packets.read_tap()  # a few rows at a time: thousands at once would keep programs waiting
         return steps > 0

@@ -150,6 +150,14 @@ class World:
         """Nothing will happen any more unless a program posts something."""
         return not self.timers and self.engine.idle
 
+    def next_event_ps(self) -> int:
+        """Return when something may happen next: now, where the engine cannot tell; FOREVER: never."""
+        due = self.timers[0][0] if self.timers else FOREVER
+        if self.engine.idle:
+            return due
+        packets = self.engine.packets
+        return min(due, self.engine.now_ps if packets is None else packets.next_event_ps())
+
     def step(self, until_ps: int = FOREVER) -> bool:
         """Go to the next instant at which something happens, at most to `until_ps`. False: nothing did."""
         timers = self.timers
