@@ -22,7 +22,11 @@ SPEC = """schema: 1
 cluster:
   hosts: {{type: pcie-box, count: 2}}
   network:
-    {{technology: infiniband, switch: qm8700, topology: {{kind: single-switch}}, ipoib: {mode}, link_rate: {rate} Mb/s}}
+    technology: infiniband
+    switch: qm8700
+    topology: {{kind: single-switch}}
+    ipoib: {mode}
+    link_rate: {rate} Mb/s
 """
 CASES = ((50, 32000), (100, 65000), (200, 65000), (500, 65000))  # Mb/s, bytes of an echo
 MOST_OFF = 0.05

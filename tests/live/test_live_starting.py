@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import select
 import shutil
 import signal
 import stat
@@ -92,6 +93,22 @@ def test_an_interrupted_command_has_the_signals_code(tmp_path: Path, command: st
     assert process.stdout.readline() == "up\n"
     process.send_signal(number)
     assert process.wait(60) == 128 + number
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+@pytest.mark.second
+def test_programs_end_with_the_command_that_is_killed(tmp_path: Path) -> None:
+    process = processes.start(
+        tmp_path,
+        *("-m", "fabrictwin", "exec", "--cluster", LAPTOP, "--engine", "analytic"),
+        *("--", "sh", "-c", "echo $$; exec sleep 600"),
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    program = os.pidfd_open(int(process.stdout.readline()))
+    process.kill()
+    process.wait(60)
+    assert select.select([program], [], [], 60)[0]
 
 
 def test_a_program_that_is_not_there() -> None:

@@ -111,6 +111,28 @@ class _Heads:
 
 
 @dataclass(slots=True)
+class _Seen:
+    """Messages that packets of a queue pair were of, (first packet, end, message), as they were first seen."""
+
+    messages: deque[tuple[int, int, _Message]] = field(default_factory=lambda: deque(maxlen=1024))
+    end: int = 0  # no packet from here on is of one
+    count: int = 0
+
+    def add(self, first: int, end: int, message: _Message) -> None:
+        self.messages.append((first, end, message))
+        self.end = max(self.end, end)
+        self.count += 1
+
+    def find(self, psn: int) -> tuple[int, _Message] | None:
+        """Return the first packet of the message that this one is of, and the message."""
+        if psn >= self.end:
+            return None
+        return next(
+            ((first, message) for first, end, message in reversed(self.messages) if first <= psn < end), None
+        )
+
+
+@dataclass(slots=True)
 class _Stream:
     """One queue pair of the kernel."""
 
@@ -120,9 +142,7 @@ class _Stream:
     flow: int  # NONE: not one of the verbs'
     responses: bool
     rnr_code: int
-    seen: deque[tuple[int, int, _Message]] = field(default_factory=lambda: deque(maxlen=1024))
-    end: int = 0  # of the messages seen: no packet from here on is of one
-    count: int = 0
+    seen: _Seen = field(default_factory=_Seen)
 
 
 class Recorder(Closing):
@@ -294,22 +314,18 @@ class Recorder(Closing):
         from fabrictwin.kernel.packet import tap
 
         start, psn = row[tap.START], row[tap.PSN]
-        if psn < stream.end:
-            for first, end, message in reversed(stream.seen):
-                if first <= psn < end:
-                    return first, message
+        known = stream.seen.find(psn)
+        if known is not None:
+            return known
         if start == NONE:
             start = psn
         found = None
         if stream.flow != NONE:
             found = self._flows[stream.flow].messages.get(row[tap.MESSAGE])
         if found is None:
-            found = _Message(Opcode.WRITE, start, stream.count, row[tap.SIZE])
-        stream.count += 1
+            found = _Message(Opcode.WRITE, start, stream.seen.count, row[tap.SIZE])
         travels = 0 if found.opcode in _HEADERS_ALONE else found.size
-        end = start + max(-(-travels // stream.mtu), 1)
-        stream.seen.append((start, end, found))
-        stream.end = max(stream.end, end)
+        stream.seen.add(start, start + max(-(-travels // stream.mtu), 1), found)
         return start, found
 
     def _data(self, stream: _Stream, row: list[int]) -> bytes:
@@ -375,9 +391,9 @@ class Recorder(Closing):
             return self._frame(stream.heads.back, bth.pack() + transport.CNP_RESERVED, row, 0, CNP_CLASS)
         # an acknowledgement names the last packet that has come, a NAK the one that is wanted
         at = psn - 1 if kind == s.ACK else psn
-        found = next(((a, m) for a, end, m in reversed(stream.seen) if a <= at < end), None)
-        if found is None and stream.seen:
-            first, _, message = stream.seen[-1]
+        found = stream.seen.find(at)
+        if found is None and stream.seen.messages:
+            first, _, message = stream.seen.messages[-1]
             found = (first, message)
         wire, ordinal = at, 0
         if found is not None:
@@ -396,7 +412,7 @@ class Recorder(Closing):
         syndrome = {s.ACK: transport.CREDITS_UNLIMITED, s.NAK: 0x60, s.RNR: 0x20 | stream.rnr_code}.get(
             kind, row[tap.MARKS] & 0x7F
         )
-        whole = found is not None and any(a <= at and end == psn for a, end, _ in reversed(stream.seen))
+        whole = found is not None and any(a <= at and end == psn for a, end, _ in reversed(stream.seen.messages))
         bth = transport.Bth(transport.Service.RC | Op.ACKNOWLEDGE, partition, stream.heads.source_qpn, wire)
         packet = bth.pack() + transport.aeth(syndrome, ordinal + (1 if whole else 0))
         return self._frame(stream.heads.back, packet, row, 0)

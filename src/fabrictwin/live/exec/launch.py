@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from fabrictwin.live.exec import preloadable
 _SOCKET, _ROOT, _HOST = "FABRICTWIN_LIVE_SOCKET", "FABRICTWIN_LIVE_ROOT", "FABRICTWIN_LIVE_HOST"
 _CLOCK = "FABRICTWIN_LIVE_CLOCK"
 _NETWORK = "FABRICTWIN_LIVE_NETWORK"  # set where the host has a namespace of its own
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 SIGNALLED = 128  # and the signal's number: an exit code, as shells have them
 PATIENCE_S = 0.5  # between asking programs to end and ending them
 
@@ -70,8 +72,18 @@ def start(
     variables = environment(program.host, socket, root, os.environ, clock=clock)
     if enter is not None:
         variables[_NETWORK] = "own"
+    libc, parent = ctypes.CDLL(None), os.getpid()
+
+    def begin() -> None:
+        # without us there is no twin: what looks into its memory in a loop would do so for ever
+        libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(SIGNALLED + signal.SIGTERM)
+        if enter is not None:
+            enter()
+
     try:
-        return subprocess.Popen(program.command, env=variables, preexec_fn=enter)
+        return subprocess.Popen(program.command, env=variables, preexec_fn=begin)
     except OSError as error:
         raise ConfigError(f"{program.command[0]}: {error.strerror}") from None
 
