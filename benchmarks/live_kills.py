@@ -1,6 +1,7 @@
 """Kill programs in the midst of their traffic: the twin lives, their peers end with an error, everything is freed.
 
     python benchmarks/live_kills.py [--kills 200] [--first 0] [--seed 1] [--clock virtual] [--technology ethernet]
+                                    [--only rping]
 
 Each round starts a server and a client of one kind, waits until messages cross the twin, waits a random time more,
 and kills one of the two. The other has to end by itself, not with 0. Then no object of theirs may be left. A line
@@ -128,6 +129,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="the round to begin with")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=sorted(KINDS), help="rounds of this program alone")
     parser.add_argument("--clock", default="real", choices=("real", "virtual"))
     parser.add_argument("--technology", default="infiniband", choices=("infiniband", "ethernet"))
     options = parser.parse_args()
@@ -137,7 +139,7 @@ def main() -> int:
         descriptors = len(os.listdir("/proc/self/fd"))
         for number in range(options.first, options.kills):
             chance = random.Random(f"{options.seed}/{number}")
-            name = chance.choice(sorted(KINDS))
+            name = options.only or chance.choice(sorted(KINDS))
             said = kill_one(live, name, chance) or left(live)
             killed[name] += 1
             if said:
