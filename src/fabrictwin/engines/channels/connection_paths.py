@@ -15,15 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from fabrictwin import catalog
-from fabrictwin.base.arrays import I32, I64, ranges, within_runs
+from fabrictwin.base.arrays import F64, I32, I64, ranges, within_runs
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.fabric.fabric import NONE, Fabric, LinkKind, NodeKind
 from fabrictwin.fabric.memory_paths import EndToEnd, Entropy, PathFinder
 from fabrictwin.program.patterns import Edges, among
 from fabrictwin.program.program import Connections, Seat
-
-F64 = np.ndarray
 
 
 def memory_and_cores(fabric: Fabric) -> tuple[F64, F64, F64]:
