@@ -59,7 +59,7 @@ def test_a_switch_that_the_catalog_calls_by_its_chip_needs_no_other_name(tmp_pat
 
 def test_a_chip_that_is_not_the_one_of_the_switch_is_refused() -> None:
     assert configuration(plan(spec_of(qos={"chip": "spectrum-4"})), "sonic").switches
-    with pytest.raises(ConfigError, match="got tomahawk for switch .* of type 'spectrum-4', expected spectrum-4"):
+    with pytest.raises(ConfigError, match=r"got tomahawk for switch .* of type 'spectrum-4', expected spectrum-4"):
         configuration(plan(spec_of(qos={"chip": "tomahawk"})), "sonic")
 
 
