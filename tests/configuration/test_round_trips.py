@@ -16,6 +16,8 @@ from fabrictwin.configuration.policy.reasons import REASONS
 from fabrictwin.configuration.readers.k8s import read_manifests
 from fabrictwin.configuration.readers.recognise import kind_of
 
+WHITE_BOX = "tomahawk-5-white-box"  # whose box SONiC's name does not follow from
+
 
 def _without_files(thing: Any) -> Any:
     return replace(thing, file="")
@@ -42,7 +44,7 @@ def test_switches(os: str, more: dict[str, Any], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("chip", ["spectrum-1", "spectrum-3", "spectrum-6", "tomahawk", "tomahawk-5"])
 def test_switches_of_other_chips(chip: str, tmp_path: Path) -> None:
-    of = plan(spec_of(link_rate="100 Gb/s", trunk_rate="100 Gb/s", qos={"chip": chip}))
+    of = plan(spec_of(switch=WHITE_BOX, link_rate="100 Gb/s", trunk_rate="100 Gb/s", qos={"chip": chip}))
     read = written(of, tmp_path, ("sonic",))
     made = configuration(of, "sonic").switches
     assert {name: _without_files(one) for name, one in read.configuration.switches.items()} == made
@@ -53,6 +55,20 @@ def test_a_switch_that_the_catalog_calls_by_its_chip_needs_no_other_name(tmp_pat
     assert not written(of, tmp_path, ("sonic",)).problems
     with pytest.raises(ConfigError, match="expected sonic: Cumulus Linux 5 runs on Spectrum alone"):
         configuration(of, "nvue")
+
+
+def test_a_chip_that_is_not_the_one_of_the_switch_is_refused() -> None:
+    assert configuration(plan(spec_of(qos={"chip": "spectrum-4"})), "sonic").switches
+    with pytest.raises(ConfigError, match=r"got tomahawk for switch .* of type 'spectrum-4', expected spectrum-4"):
+        configuration(plan(spec_of(qos={"chip": "tomahawk"})), "sonic")
+
+
+@pytest.mark.parametrize("technology", ["ethernet", "infiniband"])
+def test_the_unit_of_the_adapters_runs_at_boot_on_any_fabric(technology: str, tmp_path: Path) -> None:
+    write(planned(technology), tmp_path, ("host",))
+    folder = tmp_path / "hosts/host-0"
+    assert "fabric-adapters.sh" in (folder / "fabric-adapters.service").read_text()
+    assert "systemctl enable --now fabric-adapters" in (folder / "fabric-adapters.sh").read_text()
 
 
 @pytest.mark.parametrize("technology", ["ethernet", "infiniband"])

@@ -81,6 +81,12 @@ RIGHT = [
     ("rdma-connection", "ERROR: Error 7 listening on the 'rdma' transport."),
     ("transport-retry", "The InfiniBand retry count between two MPI processes has been"),
     ("host-settings", "WARNING: It appears that your OpenFabrics subsystem is configured to only"),
+    ("gpu-hot", "WARNING in health system Thermal: 'Detected clocks event due to thermal violation in GPU 7.'"),
+    ("nvlink-inactive", "Fail: GPU 7's NvLink link 9 is currently down"),
+    ("pci-replays", "Detected more than 8 PCIe replays per minute for GPU 7 : 77"),
+    ("library-missing", "[0] FROB startup(): cannot open dynamic library libfrob.so.7"),
+    ("adapter-limits", "frob.c: 9: *ERROR*: RDMA CQ resize failed: errno 11: Resource temporarily unavailable"),
+    ("library-mismatch", "FROB_put(7): OFI frob immediate failed (frob.h:7:FROB_put:Invalid argument)"),
     ("efa-unreachable", '      "message": "An EFA requires a security group that allows all traffic to and from itself."'),
 ]  # fmt: skip
 

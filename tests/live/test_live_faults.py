@@ -13,7 +13,9 @@ import pytest
 import yaml
 from support.clusters import boxes
 from support.live_laps import lap
-from support.live_pair import NEEDS_PROGRAMS, LiveTwin, free_port, listens
+from support.live_pair import NEEDS_PROGRAMS, Ended, LiveTwin, free_port, listens
+
+from fabrictwin.live.clock.pace import ClockName
 
 pytestmark = NEEDS_PROGRAMS
 RETRY_EXCEEDED = "status 12"  # IBV_WC_RETRY_EXC_ERR, as perftest prints it
@@ -124,3 +126,39 @@ def test_laps_of_programs_leave_nothing(live: LiveTwin) -> None:
         assert done.held == ()
     assert laps[0].most_clients >= 8
     assert laps[1].descriptors == laps[0].descriptors
+
+
+LATE_RECEIVE = """
+from pyverbs.addr import AHAttr
+from pyverbs.cq import CQ, CompChannel
+from pyverbs.device import Context
+from pyverbs.enums import IBV_ACCESS_LOCAL_WRITE, IBV_QPT_RC, IBV_QPS_ERR, IBV_QP_STATE
+from pyverbs.mr import MR
+from pyverbs.pd import PD
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.wr import SGE, RecvWR
+
+context = Context(name="mlx5_0")
+domain, channel = PD(context), CompChannel(context)
+queue = CQ(context, 16, None, channel)
+memory = MR(domain, 64, IBV_ACCESS_LOCAL_WRITE)
+pair = QP(domain, QPInitAttr(IBV_QPT_RC, rcq=queue, scq=queue, cap=QPCap(8, 8, 1, 1)), QPAttr())
+queue.req_notify()
+failed = QPAttr(qp_state=IBV_QPS_ERR)
+pair.modify(failed, IBV_QP_STATE)
+pair.post_recv(RecvWR(7, 1, [SGE(memory.buf, 64, memory.lkey)]))
+channel.get_cq_event(queue)
+count, completions = queue.poll()
+print(count, completions[0].wr_id, completions[0].status)
+"""
+
+
+@pytest.mark.skipif(
+    subprocess.run(["/usr/bin/python3", "-c", "import pyverbs"], capture_output=True, check=False).returncode != 0,
+    reason="needs pyverbs (apt-get install python3-pyverbs)",
+)
+@pytest.mark.parametrize("clock", ["real", "virtual"])
+def test_a_receive_that_is_posted_after_the_error_is_flushed(clock: ClockName) -> None:
+    """Volume 1, 10.3.1.6: no doorbell tells of it; rping's server waits for it where its client is killed."""
+    with LiveTwin(boxes(2), clock=clock) as live:
+        assert live.run("host-0", ["/usr/bin/python3", "-c", LATE_RECEIVE], timeout_s=60) == Ended(0, "1 7 5\n")

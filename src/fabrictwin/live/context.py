@@ -39,6 +39,7 @@ class Registry(Protocol):
     memory: ClientMemory
     statistics: Statistics
     groups: Groups
+    failed: set[RingQueuePair]
 
     def watch(self, queue: RingReceives | RingSharedReceives) -> None: ...
 
@@ -197,6 +198,8 @@ class Context:
 
     def note_state(self, pair: RingQueuePair) -> None:
         """Show the client a queue pair's state: posting is refused below RTS."""
+        failed = self.server.failed
+        (failed.add if pair.state == qp_transitions.ERR else failed.discard)(pair)
         if not self.closed:
             self.file.state[pair.handle % wire.HANDLES] = pair.state
 

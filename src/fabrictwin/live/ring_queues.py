@@ -238,6 +238,13 @@ class RingQueuePair(QueuePair):
         super().enter_error()
         self.context.note_state(self)
 
+    def flush_late(self) -> bool:
+        """Flush the receives that the client has posted since the error. Returns whether there were any."""
+        if not isinstance(self.receives, RingReceives) or not self.receives.collect():
+            return False
+        self.flush_receives()
+        return True
+
     def doorbell(self, rings: int) -> int:
         """Begin what the client has put into the send queue; returns how many requests that was.
 

@@ -41,13 +41,14 @@ from fabrictwin.live.netlink.nldev import Devices
 from fabrictwin.live.rdma_cm import cm_commands
 from fabrictwin.live.rdma_cm.identifier import CmChannel
 from fabrictwin.live.rdma_cm.manager import ConnectionManager
-from fabrictwin.live.ring_queues import RingReceives, RingSharedReceives
+from fabrictwin.live.ring_queues import RingQueuePair, RingReceives, RingSharedReceives
 from fabrictwin.live.uverbs import dispatch, ioctl_methods
 from fabrictwin.live.uverbs.reply import Reply
 from fabrictwin.live.wire import Kind
 from fabrictwin.twin.twin import Twin
 from fabrictwin.verbs.abi.device_codes import ibv_event_type
 from fabrictwin.verbs.adapter.adapter import Adapter
+from fabrictwin.verbs.adapter.qp_transitions import ERR
 from fabrictwin.verbs.adapter.world import World
 
 _PORT_ACTIVE = int(ibv_event_type.IBV_EVENT_PORT_ACTIVE)
@@ -82,6 +83,7 @@ class Server:
         self.poll = select.epoll()
         self._actions: dict[int, Callable[[int], None]] = {}
         self.watched: set[RingReceives | RingSharedReceives] = set()
+        self.failed: set[RingQueuePair] = set()  # in the error state
         self.clients: dict[int, Client] = {}
         self.virtual = VirtualClock(self) if clock == "virtual" else None
         self.clock: Clock = self.virtual or RealClock(self)
@@ -138,6 +140,11 @@ class Server:
     def watch(self, queue: RingReceives | RingSharedReceives) -> None:
         """Look into a receive queue's ring while messages may come for it."""
         self.watched.add(queue)
+
+    def flush_late(self) -> bool:
+        """Flush what was posted to queue pairs since they failed: no doorbell tells. Returns whether any was."""
+        self.failed = {pair for pair in self.failed if pair.state == ERR}
+        return sum(pair.flush_late() for pair in self.failed) > 0
 
     def watch_pipe(self, pipe: EventPipe, gone: Callable[[], None]) -> None:
         """Call `gone` once a client has closed its end."""

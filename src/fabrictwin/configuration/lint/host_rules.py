@@ -105,7 +105,7 @@ def _services(configuration: Configuration) -> Iterator[Finding]:
         rules: tuple[tuple[str, bool, str, Severity], ...] = (
             ("nvidia-fabricmanager", False, "CUDA does not start on hosts with NVSwitches", "error"),
             ("irqbalance", True, "interrupts wander from the cores near the adapter", "warning"),
-            ("fabric-roce", False, "the adapters' settings are gone after a reboot", "error"),
+            ("fabric-adapters", False, "the adapters' settings are gone after a reboot", "error"),
             ("lldpd", False, "the switch does not see who is there", "warning"),
         )
         for name, wrong, effect, severity in rules:

@@ -81,7 +81,12 @@ def switches(planned: Planned, os: str) -> dict[str, Switch]:
     names += [a.name for a in blueprint.aggregations]
     found = {}
     for number, site in enumerate(blueprint.switches):
-        box = box_of(site.type, chip)
+        box, known = box_of(site.type, chip), box_of(site.type, None)
+        if box is not None and known is not None and box.chip != known.chip:
+            raise ConfigError(
+                f"got {chip} for switch {site.name} of type {site.type!r}, expected {known.chip}, the chip in it",
+                key="cluster.network.qos.chip",
+            )
         if box is None:
             raise ConfigError(
                 f"missing for switch {site.name} of type {site.type or 'unknown'!r}, expected {', '.join(CHIPS)}; "

@@ -94,7 +94,7 @@ def _modules(infiniband: bool, gpus: bool) -> tuple[str, ...]:
 
 
 def _services(*, gpus: bool, nvswitch: bool, infiniband: bool) -> dict[str, bool]:
-    services = {"irqbalance": False}
+    services = {"irqbalance": False, "fabric-adapters": True}
     if gpus:
         services["nvidia-persistenced"] = True
     if nvswitch:
@@ -102,7 +102,7 @@ def _services(*, gpus: bool, nvswitch: bool, infiniband: bool) -> dict[str, bool
     if infiniband:
         services["opensm"] = False
     else:
-        services |= {"lldpd": True, "fabric-roce": True}
+        services["lldpd"] = True
     return services
 
 

@@ -141,7 +141,7 @@ REASONS: dict[str, Reason] = {
     "service_irq": Reason("interrupts stay where they were put", "NVIDIA performance tuning"),
     "service_lldpd": Reason("the switch sees who is there", "IEEE 802.1AB"),
     "service_opensm": Reason("the subnet has its manager elsewhere", _OPENSM),
-    "service_roce": Reason("the settings of adapters are set again at each boot", "systemd.service(5)"),
+    "service_adapters": Reason("the settings of adapters are set again at each boot", "systemd.service(5)"),
     "iommu": Reason("peer-to-peer traffic is not translated on bare metal", "NCCL troubleshooting"),
     "container_devices": Reason("verbs devices are there inside", "NVIDIA container guide"),
     "container_memlock": Reason("as the host's limit: memory is locked", "NCCL troubleshooting, Docker"),

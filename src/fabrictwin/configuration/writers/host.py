@@ -38,7 +38,7 @@ _SERVICE = {
     "nvidia-fabricmanager": "service_fabricmanager",
     "opensm": "service_opensm",
     "lldpd": "service_lldpd",
-    "fabric-roce": "service_roce",
+    "fabric-adapters": "service_adapters",
 }
 _CONTAINER = {
     "--gpus": "container_devices",
@@ -67,7 +67,7 @@ def files(host: Host) -> list[WrittenFile]:
         "90-fabric-limits.conf": limits(host),
         "fabric-modules.conf": modules(host),
         "70-fabric-names.rules": udev(host),
-        "fabric-roce.service": service(),
+        "fabric-adapters.service": service(),
         "90-fabric-grub.cfg": grub(host),
         "fabric-container.args": container(host),
         "nccl.conf": nccl(host),
@@ -102,7 +102,7 @@ def adapters_script(host: Host) -> str:
         out.plain('  setpci -s "$bridge" ECAP_ACS+6.w=0000 2>/dev/null || true', "done")
     out.plain("")
     for name, on in host.services.items():
-        out.add(f"systemctl {'enable' if on else 'disable'} --now {name}", _SERVICE.get(name, "service_roce"))
+        out.add(f"systemctl {'enable' if on else 'disable'} --now {name}", _SERVICE.get(name, "service_adapters"))
     return out.text
 
 
@@ -264,13 +264,13 @@ def service() -> str:
     """Return the unit that runs the script at boot."""
     out = Commented(beside=False)
     out.plain("[Unit]")
-    out.add("Description=Adapters of the fabric", "service_roce")
-    out.add("After=openibd.service network-pre.target", "service_roce")
+    out.add("Description=Adapters of the fabric", "service_adapters")
+    out.add("After=openibd.service network-pre.target", "service_adapters")
     out.plain("[Service]")
-    out.add("Type=oneshot", "service_roce")
-    out.add(f"ExecStart=/usr/local/sbin/{SCRIPT}", "service_roce")
+    out.add("Type=oneshot", "service_adapters")
+    out.add(f"ExecStart=/usr/local/sbin/{SCRIPT}", "service_adapters")
     out.plain("[Install]")
-    out.add("WantedBy=multi-user.target", "service_roce")
+    out.add("WantedBy=multi-user.target", "service_adapters")
     return out.text
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from fabrictwin.live.context import Context
     from fabrictwin.live.rdma_cm.manager import ConnectionManager
-    from fabrictwin.live.ring_queues import RingReceives, RingSharedReceives
+    from fabrictwin.live.ring_queues import RingQueuePair, RingReceives, RingSharedReceives
     from fabrictwin.verbs.adapter.world import World
 
 ClockName = Literal["real", "virtual"]
@@ -21,10 +21,14 @@ class Served(Protocol):
     world: World
     connections: ConnectionManager
     watched: set[RingReceives | RingSharedReceives]
+    failed: set[RingQueuePair]
     poll: select.epoll
 
     def handle(self, happened: list[tuple[int, int]]) -> None:
         """Do what descriptors ask for."""
+
+    def flush_late(self) -> bool:
+        """Flush what was posted to queue pairs since they failed. Returns whether any was."""
 
 
 class Clock(Protocol):

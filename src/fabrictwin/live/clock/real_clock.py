@@ -18,6 +18,7 @@ from fabrictwin.live.context import Context
 _STEPS = 256  # of the engine, before sockets are looked at again
 _SPINS = 200  # rounds without news that are spun: waking a sleeping processor takes longer than most answers
 _NAP_S = 0.0002  # between looks at what programs write without telling
+_GLANCE_S = 0.01  # the same, of queue pairs that have failed
 _WAKING_S = 0.0001  # that a sleeping processor may take to be back
 
 
@@ -55,6 +56,8 @@ class RealClock:
                 self._advance()  # to now: what was due before
             served.handle(happened)
         served.connections.refuse_overdue()
+        if served.failed and served.flush_late():
+            self._quiet = 0
         if (served.watched or self._under_way()) and self._advance():
             self._quiet = 0
         elif not happened:
@@ -88,7 +91,7 @@ class RealClock:
         if served.watched:
             return _NAP_S
         left_ps = served.world.next_event_ps() - (time.monotonic_ns() - self._origin_ns) * 1000
-        return min(max(left_ps / PS_PER_S - _WAKING_S, 0), IDLE_S)
+        return min(max(left_ps / PS_PER_S - _WAKING_S, 0), _GLANCE_S if served.failed else IDLE_S)
 
     def _advance(self) -> bool:
         """Let modelled time follow the wall clock. Returns whether anything happened."""

@@ -255,6 +255,8 @@ class VirtualClock:
             self._begin_posted()
         elif self._due:
             self._tell_next()
+        elif served.failed and served.flush_late():
+            self._stirred = True
         elif not self._advance():
             self._stirred = True
             happened = served.poll.poll(IDLE_S if wait_s is None else wait_s)
