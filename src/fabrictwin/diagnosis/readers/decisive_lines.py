@@ -29,7 +29,7 @@ _TROUBLE = (
     b"crit ", b"backtrace", b"hang", b"hung", b"unset", b"restart", b"drain", b"reject", b"violat",
     b" low ", b"loss", b"drop", b"skip", b"differ", b"not at max", b" bug", b"oops",
     b"unrecogni", b"must specify", b"found nan", b"unimplemented", b"unauth", b"stopiteration", b"status=",
-    b"n't support", b"times out", b"exclu", b"return value",
+    b"n't ", b"times out", b"exclu", b"return value",
 )  # fmt: skip
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
 _FATAL = re.compile(
@@ -166,16 +166,7 @@ class DecisiveLines:
         if mechanism is not None:
             if mechanism.cause == HARMLESS:
                 return None
-            severity = "" if mechanism.severity is None else mechanism.severity.name
-            kind = "line.known"
-            value = (
-                mechanism.cause,
-                words,
-                stamp,
-                mechanism.sure,
-                severity,
-                " ".join(mechanism.beside),
-            )
+            kind, value = "line.known", mechanism.told(words, stamp)
         else:
             if code or not is_trouble or (kernel and not _OF_A_JOB.search(bare)):
                 return None
