@@ -308,7 +308,7 @@ BAD_RATE = 1e-12  # of bits behind error correction: IBTA vol. 2, 6.4
 
 
 def modules(case: Case) -> Iterator[Finding]:
-    """What mlxlink says of a port: its module's light, bits that arrive wrong, the firmware's advice."""
+    """Ports as mlxlink sees them: their modules, bits that arrive wrong, the advice of firmware."""
     outside = case.of("mlxlink.module")
     yield from reported("module-fault", outside, "{0}: {1}", "a reading within the module's bounds", 0.92)
     wrong = [fact for fact in case.of("mlxlink.errors") if float(fact.value or 0) > BAD_RATE]  # type: ignore[arg-type]
