@@ -76,7 +76,9 @@ def test_names_go_both_ways():
     for node in (0, int(fabric.gpu_node[9]), int(fabric.nic_node[3]), fabric.nodes - 1):
         assert fabric.find_node(fabric.node_name(node)) == node
     assert fabric.node_name(int(fabric.gpu_node[9])) == "host-1/gpu1"
-    assert " > " in fabric.link_name(int(fabric.nic_port[0]))
+    ports = np.arange(fabric.ports)
+    assert fabric.link_names(ports) == [fabric.link_name(port) for port in ports.tolist()]
+    assert fabric.node_names == [fabric.node_name(node) for node in range(fabric.nodes)]
 
 
 def test_gpus_of_a_host_talk_over_every_nvswitch_in_proportion_to_its_links():

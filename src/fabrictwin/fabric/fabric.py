@@ -147,8 +147,23 @@ class Fabric:
         return f"{self.port_name(port)} > {self.port_name(peer) if peer != NONE else 'nothing'}"
 
     @cached_property
+    def node_names(self) -> list[str]:
+        """The name of every node, as `node_name` has it."""
+        templates = (self.templates[template] for template in self.host_template.tolist())
+        hosts = zip(self.host_names, templates, strict=True)
+        inside = [f"{host}/{name}" for host, template in hosts for name in template.node_names]
+        return [*inside, *self.switch_names]
+
+    def link_names(self, ports: I64) -> list[str]:
+        """The names of directed links, as `link_name` has them."""
+        nodes, numbers = (self.node_names[node] for node in self.port_node.tolist()), self.port_number.tolist()
+        names = [*map("{}/{}".format, nodes, numbers), "nothing"]  # the last one at NONE
+        own, peers = ports.tolist(), self.port_peer[ports].tolist()
+        return [f"{names[port]} > {names[peer]}" for port, peer in zip(own, peers, strict=True)]
+
+    @cached_property
     def _names(self) -> dict[str, int]:
-        return {self.node_name(n): n for n in range(self.nodes)}
+        return {name: node for node, name in enumerate(self.node_names)}
 
     def find_node(self, name: str) -> int:
         """The node of that name. Raises KeyError."""

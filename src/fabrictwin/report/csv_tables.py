@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.fabric.fabric import NONE, LinkKind
@@ -30,21 +32,27 @@ def links_csv(result: RunResult) -> str:
     fabric, counters = result.fabric, result.trace.counters
     used = utilisation(fabric, result.trace)
     header = ["port", "link", "kind", "rate_gbps", "payload_gbps", "tx_bytes", "utilisation"]
+    ports = carrying(fabric, result.trace)
+    kinds = {kind: KIND_NAMES[LinkKind(kind)] for kind in np.unique(fabric.port_kind).tolist()}
     extra = [getattr(counters, name) for name in OPTIONAL_COUNTERS]
-    rows = (
-        [
-            port,
-            fabric.link_name(port),
-            KIND_NAMES[LinkKind(int(fabric.port_kind[port]))],
-            f"{fabric.port_rate_bps[port] / 1e9:.6g}",
-            f"{fabric.port_payload_bps[port] / 1e9:.6g}",
-            int(counters.tx_bytes[port]),
-            f"{used[port]:.6f}",
-            *(NOT_MODELLED if column is None else int(column[port]) for column in extra),
-        ]
-        for port in carrying(fabric, result.trace).tolist()
+    columns = (
+        ports.tolist(),
+        fabric.link_names(ports),
+        [kinds[kind] for kind in fabric.port_kind[ports].tolist()],
+        _formatted(fabric.port_rate_bps[ports] / 1e9, "%.6g"),
+        _formatted(fabric.port_payload_bps[ports] / 1e9, "%.6g"),
+        counters.tx_bytes[ports].tolist(),
+        _formatted(used[ports], "%.6f"),
+        *(itertools.repeat(NOT_MODELLED) if column is None else column[ports].tolist() for column in extra),
     )
-    return _csv([*header, *OPTIONAL_COUNTERS], rows)
+    return _csv([*header, *OPTIONAL_COUNTERS], zip(*columns, strict=False))
+
+
+def _formatted(values: npt.NDArray[np.float64], form: str) -> list[str]:
+    """Return values as text; many are alike."""
+    found, which = np.unique(values, return_inverse=True)
+    texts = [form % value for value in found.tolist()]
+    return [texts[at] for at in which.tolist()]
 
 
 def ranks_per_group(communication: Communication) -> int:

@@ -20,6 +20,7 @@ wait behind theirs. That is congestion, which only packets show.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -164,18 +165,32 @@ class Alone:
     latency_ps: I64
     byte_ps: F64  # for a byte of its data
     weight: F64  # bytes on the wire for a byte of its data
-    edge: I64  # [U] every use of a port
-    port: I64
-    share: F64  # of the edge's bytes
+    found: EndToEnd
+    rows: slice  # its edges of those found
+    uses: slice  # and their uses of ports, U of them
 
     @classmethod
     def of(cls, found: EndToEnd, rows: slice, latency_ps: I64, rate: F64, weight: F64) -> Alone:
         """`rate` [E] is that of bytes on the wire; the edges are `rows` of those found."""
-        low, high = np.searchsorted(found.edge, [rows.start, rows.stop])
-        edge, port = found.edge[low:high] - rows.start, found.port[low:high].astype(np.int64)
+        low, high = np.searchsorted(found.edge, [rows.start, rows.stop]).tolist()
         with np.errstate(divide="ignore"):
             byte_ps = weight / rate
-        return cls(latency_ps, byte_ps, weight, edge, port, found.share[low:high])
+        return cls(latency_ps, byte_ps, weight, found, rows, slice(low, high))
+
+    @cached_property
+    def edge(self) -> I64:
+        """[U] every use of a port."""
+        edge: I64 = self.found.edge[self.uses] - self.rows.start
+        return edge
+
+    @cached_property
+    def port(self) -> I64:
+        return self.found.port[self.uses].astype(np.int64)
+
+    @property
+    def share(self) -> F64:
+        """[U] of the edge's bytes."""
+        return self.found.share[self.uses]
 
     def need(self, fabric: Fabric) -> F64:
         """[U] of a port's whole rate while the edge alone is at work."""

@@ -253,7 +253,7 @@ class _Users:
     leaves: I64  # edges
     enters: I64
     others: I64  # of the uses beside
-    channel: I64  # of each use, of the batch's
+    channel: I32  # of each use, of the batch's
     resource: I32
 
     @classmethod
@@ -271,7 +271,7 @@ class _Users:
                 beside.resource[others],
             ]
         )
-        return cls(ports, leaves, enters, others, channel[users] - batch.channel, resource)
+        return cls(ports, leaves, enters, others, (channel - batch.channel).astype(np.int32)[users], resource)
 
 
 def _uses(
@@ -322,11 +322,15 @@ def _limits(columns: _Columns, found: EndToEnd, how: Connections, fabric: Fabric
 
 def _counts(columns: _Columns, batch: _Batch, found: EndToEnd, last: LastColumns) -> tuple[I64, I32, np.ndarray]:
     """A CSR over channels of ports and the bytes that they carry, without a remainder."""
-    ports = batch.of_uses(found)
-    edge, before, share = found.edge[ports], found.before[ports], found.share[ports]
-    wired = np.rint(columns.size[edge] * columns.on_wire[edge]).astype(np.int64)
-    carried = np.rint((before + share) * wired).astype(np.int64) - np.rint(before * wired).astype(np.int64)
-    return _sum_by(columns.channel[edge] - batch.channel, found.port[ports], carried, batch.channels, last)
+    from fabrictwin.kernel.flow import sums
+
+    ports, edges = batch.of_uses(found), slice(batch.edge, batch.edge_end)
+    edge = found.edge[ports] - batch.edge
+    wired = np.rint(columns.size[edges] * columns.on_wire[edges])
+    carried = np.empty(len(edge), np.int64)
+    sums.carried(edge, found.before[ports], found.share[ports], wired, carried)
+    row = (columns.channel[edges] - batch.channel).astype(np.int32)[edge]
+    return _sum_by(row, found.port[ports], carried, batch.channels, last)
 
 
 def _in_one(parts: Sequence[tuple[I64, I32, np.ndarray]]) -> tuple[I64, I32, np.ndarray]:
@@ -337,7 +341,7 @@ def _in_one(parts: Sequence[tuple[I64, I32, np.ndarray]]) -> tuple[I64, I32, np.
     return start, np.concatenate([part[1] for part in parts]), np.concatenate([part[2] for part in parts])
 
 
-def _sum_by(row: I64, column: I32, value: np.ndarray, rows: int, last: LastColumns) -> tuple[I64, I32, np.ndarray]:
+def _sum_by(row: I32, column: I32, value: np.ndarray, rows: int, last: LastColumns) -> tuple[I64, I32, np.ndarray]:
     """A CSR over `rows` of the sums of `value` by (row, column), columns ascending."""
     from fabrictwin.kernel.flow import sums
 

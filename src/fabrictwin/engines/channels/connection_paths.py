@@ -15,15 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from fabrictwin import catalog
-from fabrictwin.base.arrays import I32, I64, ranges, within_runs
+from fabrictwin.base.arrays import F64, I32, I64, ranges, within_runs
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.fabric.fabric import NONE, Fabric, LinkKind, NodeKind
 from fabrictwin.fabric.memory_paths import EndToEnd, Entropy, PathFinder
 from fabrictwin.program.patterns import Edges, among
 from fabrictwin.program.program import Connections, Seat
-
-F64 = np.ndarray
 
 
 def memory_and_cores(fabric: Fabric) -> tuple[F64, F64, F64]:
@@ -104,11 +102,28 @@ class _Legs:
     """Uses of ports as they are found, leg by leg."""
 
     def __init__(self, edges: int) -> None:
-        self.parts: list[tuple[I64, I32, np.ndarray, np.ndarray, int]] = []
+        self.parts: list[tuple[I64, I32, F64, F64, int]] = []
         self.latency = np.zeros(edges, np.int64)
 
-    def add(self, edge: I64, port: I32, share: np.ndarray, before: np.ndarray, order: int) -> None:
-        self.parts.append((edge, port, share, before, order))
+    def add(self, edge: np.ndarray, port: I32, share: np.ndarray, before: np.ndarray, order: int) -> None:
+        columns = np.asarray(edge, np.int64), port, np.asarray(share, np.float64), np.asarray(before, np.float64)
+        self.parts.append((*columns, order))
+
+    def in_order(self, edges: int) -> tuple[I64, I32, F64, F64]:
+        """Take all uses out: (edge, port, share, share before), by edge and in the order of its legs."""
+        from fabrictwin.kernel.flow import sums
+
+        parts = sorted(self.parts, key=lambda part: part[4])
+        self.parts = []
+        following = np.zeros(edges + 1, np.int64)  # where the next use of each edge goes
+        for part in parts:
+            sums.count(part[0], following[1:])
+        np.cumsum(following, out=following)
+        uses = int(following[-1])
+        columns = np.empty(uses, np.int64), np.empty(uses, np.int32), np.empty(uses), np.empty(uses)
+        while parts:  # each is given up as it is read
+            sums.place(*parts.pop(0)[:4], following, *columns)
+        return columns
 
 
 def travel(go: Travellers, fabric: Fabric, finder: PathFinder, entropy: Entropy | None) -> tuple[EndToEnd, Uses]:
@@ -159,22 +174,7 @@ def travel(go: Travellers, fabric: Fabric, finder: PathFinder, entropy: Entropy 
     source_nic[far.edge], destination_nic[far.edge] = far.departing, far.arriving
     source_nic[into_switch] = how.nic_out[into_switch]
     destination_nic[from_switch] = how.nic_in[from_switch]
-    edge, port, share, before_, leg = (
-        np.concatenate([np.full(len(part[0]), part[4]) if i == 4 else part[i] for part in legs.parts])
-        if legs.parts
-        else np.zeros(0)
-        for i in range(5)
-    )
-    order = np.lexsort((leg, edge))
-    found = EndToEnd(
-        edge[order].astype(np.int64),
-        port[order].astype(np.int32),
-        share[order],
-        before_[order],
-        legs.latency,
-        source_nic,
-        destination_nic,
-    )
+    found = EndToEnd(*legs.in_order(edges), legs.latency, source_nic, destination_nic)
     return found, _beside(go, fabric)
 
 
@@ -233,33 +233,34 @@ def _nvlink(legs: _Legs, edge: I64, gpu: I32, fabric: Fabric, *, inwards: bool) 
     """Between a GPU and the NVSwitches of its host, in proportion to its links to each."""
     if not len(edge):
         return
-    node = gpu[edge]
+    node, which = np.unique(gpu[edge], return_inverse=True)
     start = fabric.node_port_start[node].astype(np.int64)
     count = fabric.node_port_start[node + 1] - start
     port = ranges(start, count)
-    row = np.repeat(np.arange(len(edge)), count)
+    row = np.repeat(np.arange(len(node)), count)
     peer = fabric.port_peer[port]
     links = (fabric.port_kind[port] == LinkKind.NVLINK) & (
         fabric.node_kind[fabric.port_node[peer]] == NodeKind.NVSWITCH
     )
     port, row = port[links], row[links]
     rate = fabric.port_payload_bps[port].astype(np.float64)
-    total = np.bincount(row, weights=rate, minlength=len(edge))
+    total = np.bincount(row, weights=rate, minlength=len(node))
     if (total == 0).any():
         name = fabric.node_name(int(node[np.flatnonzero(total == 0)[0]]))
         raise ConfigError(f"{name} has no NVSwitch to reduce in", key="cluster.hosts")
     share = rate / total[row]
     sums = np.cumsum(share)
-    first = np.searchsorted(row, np.arange(len(edge)))
-    before = sums - share - (sums - share)[first][row]
+    first = np.searchsorted(row, np.arange(len(node) + 1))
+    before = np.maximum(sums - share - (sums - share)[first[:-1]][row], 0.0)
     used = (fabric.port_peer[port] if inwards else port).astype(np.int32)
-    legs.add(edge[row], used, share, np.maximum(before, 0.0), 0)
     latency = fabric.port_latency_ps[used] + (
         0 if inwards else fabric.node_latency_ps[fabric.port_node[fabric.port_peer[used]]]
     )
-    longest = np.zeros(len(edge), np.int64)
-    np.maximum.at(longest, row, latency)
-    legs.latency[edge] += longest
+    longest = np.maximum.reduceat(latency, first[:-1])
+    legs.latency[edge] += longest[which]
+    links_of = np.diff(first)[which]
+    use = ranges(first[which], links_of)
+    legs.add(np.repeat(edge, links_of), used[use], share[use], before[use], 0)
 
 
 def _single(legs: _Legs, edge: I64, port: I32, fabric: Fabric) -> None:

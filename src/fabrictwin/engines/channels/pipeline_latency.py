@@ -56,10 +56,12 @@ def pieces(channels: Channels) -> I64:
 
 def edge_rates(found: EndToEnd, fabric: Fabric, edges: int) -> F64:
     """[E] bytes a picosecond that each edge alone gets over its slowest link; inf where it uses none."""
-    rate = np.full(edges, np.inf)
-    with np.errstate(divide="ignore"):
-        np.minimum.at(rate, found.edge, fabric.port_payload_bps[found.port] / (8 * PS_PER_S * found.share))
-    return rate
+    from fabrictwin.kernel.flow import sums
+
+    slowest = np.full(edges, np.inf)
+    rate = fabric.port_payload_bps.astype(np.float64)
+    sums.edge_rates(found.edge, found.port, found.share, rate, 8 * PS_PER_S, slowest)
+    return slowest
 
 
 def loaded_rates(found: EndToEnd, fabric: Fabric, together: I64) -> F64:

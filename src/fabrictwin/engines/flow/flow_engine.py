@@ -93,7 +93,7 @@ class FlowOperations:
 
     def post(self, operations: Operations, communications: Sequence[Communication], rank_node: I32) -> int:
         """Add operations; those without predecessors start now. Returns the id of the first."""
-        bound, _ = bind(communications, rank_node, self.connections, counted=self.counted)
+        bound = bind(communications, rank_node, self.connections, counted=self.counted)[0]
         flow_of_channel, lead, communication = group_channels(bound, _folded(communications))
         self._posted.append((communications, rank_node))
         self._port_use.append((len(self._settled), bound, flow_of_channel))

@@ -58,6 +58,38 @@ def add_up(order, first, value, total):
 
 
 @entry
+def count(row, counts):
+    """Add 1 to `counts` at each row."""
+    for r in row:
+        counts[r] += 1
+
+
+@entry
+def place(row, column, share, before, following, rows, columns, shares, befores):
+    """Put uses where the next one of their row goes, `following` [rows + 1], in the order that they are given."""
+    for u in range(len(row)):
+        at = following[row[u]]
+        rows[at], columns[at], shares[at], befores[at] = row[u], column[u], share[u], before[u]
+        following[row[u]] = at + 1
+
+
+@entry
+def edge_rates(edge, port, share, rate, unit, slowest):
+    """Set `slowest[e]` to the least `rate` of edge e's links in `unit`s, divided by its share of each."""
+    for u in range(len(edge)):
+        if share[u] > 0.0:
+            slowest[edge[u]] = min(slowest[edge[u]], rate[port[u]] / (unit * share[u]))
+
+
+@entry
+def carried(edge, before, share, size, carries):
+    """Set `carries[u]` to the bytes of its edge's `size` on a link: whole ones, without remainder of an edge."""
+    for u in range(len(edge)):
+        whole = size[edge[u]]
+        carries[u] = np.int64(np.rint((before[u] + share[u]) * whole)) - np.int64(np.rint(before[u] * whole))
+
+
+@entry
 def loaded_rates(edge, port, share, together, rate, unit, load, slowest):
     """Set `slowest[e]` to the least `rate` of edge e's links in `unit`s, divided among the edges at work together.
 

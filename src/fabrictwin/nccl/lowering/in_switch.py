@@ -90,16 +90,12 @@ class _Tree:
         self.parent.append(parent)
         return len(self.ranks) - 1
 
-    def add_all(self, ranks: list[int], seat: Seat, parent: int) -> None:
-        self.ranks += ranks
-        self.seat += [seat] * len(ranks)
-        self.parent += [parent] * len(ranks)
-
     def columns(self) -> tuple[I32, I8, I32]:
         """(ranks, seats, parents)."""
         return np.array(self.ranks, np.int32), np.array(self.seat, np.int8), np.array(self.parent, np.int32)
 
 
+Columns = tuple[I32, I8, I32]  # ranks, seats, parents of one tree
 _NO_SEATS = _Tree().columns()
 
 
@@ -137,8 +133,7 @@ def channels(
             channel = h % graph.channels if graph is not None and graph.channels else h
             key = (algorithm, h, half, channel, gathers)
             if key not in transports.trees:
-                tree = _tree(transports, algorithm, heads[:, h], half, roots, channel, gathers)
-                transports.trees[key] = tree.columns()
+                transports.trees[key] = _tree(transports, algorithm, heads[:, h], half, roots, channel, gathers)
             trees.append(transports.trees[key])
             payloads.append(payload * unit)
             offsets.append((h_first + int(share_start(h_share, half, halves))) * unit)
@@ -201,7 +196,7 @@ def _tree(
     network: Aggregation | None,
     channel: int,
     gathers: bool,
-) -> _Tree:
+) -> Columns:
     """One shard's tree: `heads` [nodes] are the ranks that see to it."""
     communicator = transports.communicator
     members = communicator.members
@@ -220,19 +215,45 @@ def _tree(
         up = between.up[half][heads]
         upper = communicator.placement.node_of_rank[np.maximum(up, 0)]
         parent = np.where(up == NONE, NONE, upper).astype(np.int64)
-        order = np.argsort([_depth(parent, i) for i in range(len(heads))], kind="stable")
+        order = np.argsort(_depths(parent), kind="stable")
+    if algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE):
+        return _in_nvswitches(tree, heads, np.array(members, np.int32), above, parent, order, gathers)
     place = np.full(len(heads), NONE, np.int64)
     for node in order.tolist():
         over = above[node] if parent[node] == NONE else int(place[parent[node]])
-        place[node] = _host(tree, members[node], algorithm, int(heads[node]), over, gathers)
-    return tree
+        place[node] = _host(tree, members[node], algorithm, int(heads[node]), over)
+    return tree.columns()
 
 
-def _depth(parent: I64, at: int) -> int:
-    depth = 0
-    while parent[at] != NONE:
-        at, depth = int(parent[at]), depth + 1
+def _depths(parent: I64) -> I64:
+    """[nodes] steps up to the root."""
+    depth, at = np.zeros(len(parent), np.int64), parent
+    while (at != NONE).any():
+        depth += at != NONE
+        at = np.where(at == NONE, NONE, parent[at])
     return depth
+
+
+def _in_nvswitches(
+    tree: _Tree, heads: I32, members: I32, above: list[int], parent: I64, order: I64, gathers: bool
+) -> Columns:
+    """The seats of hosts behind those of `tree`: a head, the NVSwitch below it, the [nodes, ranks] members there.
+
+    A head's parent is that of its host's `parent`, or a seat of `above`; hosts stand in `order`.
+    """
+    ranks, seat, over = tree.columns()
+    size = members.shape[1] + 2
+    top = np.empty(len(heads), np.int64)
+    top[order] = len(ranks) + size * np.arange(len(heads))
+    upper = np.where(parent == NONE, np.array(above, np.int64), top[parent])
+    seats = np.array([Seat.RANK if gathers else Seat.RELAY, Seat.NVSWITCH] + [Seat.RANK] * (size - 2), np.int8)
+    of_hosts = np.concatenate([heads[:, None], heads[:, None], members], axis=1)
+    parents = np.concatenate([upper[:, None], top[:, None], np.repeat(top[:, None] + 1, size - 2, axis=1)], axis=1)
+    return (
+        np.concatenate([ranks, of_hosts[order].reshape(-1)]).astype(np.int32),
+        np.concatenate([seat, np.tile(seats, len(heads))]),
+        np.concatenate([over, parents[order].reshape(-1)]).astype(np.int32),
+    )
 
 
 def _host(
@@ -241,13 +262,8 @@ def _host(
     algorithm: Algorithm,
     head: int,
     above: int,
-    gathers: bool,
 ) -> int:
     """The seats of one host below `above`; returns the head's."""
-    if algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE):
-        top = tree.add(head, Seat.RANK if gathers else Seat.RELAY, above)
-        tree.add_all(members, Seat.RANK, tree.add(head, Seat.NVSWITCH, top))
-        return top
     top = tree.add(head, Seat.RANK, above)
     others = [rank for rank in members if rank != head]
     below = top

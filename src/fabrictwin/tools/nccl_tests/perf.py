@@ -255,7 +255,10 @@ def ranks_of(twin: Any, *, gpus_per_process: int, hosts: int | None, processes: 
     if hosts is not None and not 1 <= hosts <= len(with_gpus):
         raise ConfigError(f"got {hosts}, expected 1 to {len(with_gpus)}: hosts with GPUs", key="--hosts")
     taken = with_gpus[:hosts]
-    own = [fabric.gpu_node[fabric.node_host[fabric.gpu_node] == host] for host in taken]
+    host_of = fabric.node_host[fabric.gpu_node]
+    by_host = np.argsort(host_of, kind="stable")
+    first, end = (np.searchsorted(host_of[by_host], taken, side=side) for side in ("left", "right"))
+    own = [fabric.gpu_node[by_host[a:b]] for a, b in zip(first, end, strict=True)]
     fewest = min(len(each) for each in own)
     if gpus_per_process > fewest:
         raise ConfigError(
