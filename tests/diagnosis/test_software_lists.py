@@ -93,6 +93,9 @@ RIGHT = [
     ("module-absent", "[ERROR] frob:7 frob-fs.ko driver not loaded"),
     ("driver-mismatch", "the GPU driver is not loaded"),
     ("gpu-power", "            HW Power Brake Slowdown           : Active"),
+    ("model-access", "frob.errors.FrobError: 429 Client Error: Too Many Requests for url: https://frob/api"),
+    ("port-down", "n7.7 PSM2 no frob units are active (err=7)"),
+    ("nvlink-error", "[Mar 02 2026 10:00:01] [ERROR] [tid 7] NVLink training failed between GPU 7 and NVSwitch port 7"),
     ("sxid", "frobd: detected NVSwitch non-fatal error 7 on fid:0"),
     ("efa-unreachable", '      "message": "An EFA requires a security group that allows all traffic to and from itself."'),
 ]  # fmt: skip

@@ -204,12 +204,18 @@ def test_hosts_of_ec2_without_an_adapter_miss_the_plugin():
         ("adapter-limits", "host-settings", "WARN: frob requires nvidia driver option FrobMapping=1\n"),
         ("launch-failed", "clock-skew", "error: Munge decode failed: Expired credential\n"),
         ("transport-retry", "interfaces-share-subnet", "IPv4: martian source 10.0.0.7 from 10.0.0.9, on dev net1\n"),
+        ("locked-memory", "adapter-limits", "mlx5_core 0000:3b:00.0: mlx5_cmd_out_err:7:(pid 7): CREATE_QP(0x500) op_mod(0x0) failed, status bad resource(0x5)\n"),
+        ("transport-none", "port-down", "hfi1 0000:af:00.0: hfi1_0: set_link_state: current ARMED, new OFFLINE\n"),
+        ("rendezvous", "model-access", "frob: 503 Server Error: Service Unavailable for url: https://frob/api\n"),
         ("fabric-manager", "sxid-fatal", "nv-fabricmanager: detected NVSwitch fatal error 7 on fid:0\n"),
     ],
 )  # fmt: skip
 def test_a_cause_stands_above_what_it_leads_to(beneath, above, text):
     symptoms = {
         "protection": "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.7<7> with error 4, opcode 0\n",
+        "locked-memory": "n1:1:2 [0] NCCL WARN Call to ibv_create_qp failed\n",
+        "transport-none": "n7.7 PSM2 was unable to open endpoint\n",
+        "rendezvous": "retrieving ncclUniqueId from [0] via store, but store->get('0') got error: Connection reset by peer\n",
         "adapter-limits": "frob.cpp:7: NULL value mlx5dv_devx_alloc_uar failed with error 121\n",
         "launch-failed": "error: slurm_receive_msg: Protocol authentication error\n",
         "transport-retry": "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.9<7> with error 12, opcode 0\n",
