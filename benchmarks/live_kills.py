@@ -57,9 +57,11 @@ _BOTH = ("ib_send_lat", "ib_write_lat", "ibv_rc_pingpong", "ibv_srq_pingpong -e"
 _ENDS_AT_DISCONNECT = {"rping"}  # as its other side does: with 0
 
 
-def commands(name: str) -> tuple[list[str], list[str], int | None]:
+def commands(name: str, ethernet: bool) -> tuple[list[str], list[str], int | None]:
     """Server, client, and the TCP port that they meet at (None: rdma_cm)."""
     command, by_cm = KINDS[name]
+    if ethernet and command[0].startswith("ibv_"):
+        command = [*command, "-g", "1"]  # without it they use LIDs
     if by_cm:
         if command[0] == "rping":
             return [*command, "-s"], [*command, "-c", "-a", _ADDRESS], None
@@ -71,7 +73,7 @@ def commands(name: str) -> tuple[list[str], list[str], int | None]:
 
 def kill_one(live: LiveTwin, name: str, chance: random.Random) -> str:
     """Play a round; returns what went wrong, or nothing."""
-    server_command, client_command, port = commands(name)
+    server_command, client_command, port = commands(name, live.server.world.adapters[0].ethernet)
     server = start(live, "host-0", server_command)
     if not within(
         BEGINS_WITHIN_S, lambda: listens(port) if port else bool(list(live.server.connections.listening()))
@@ -146,6 +148,7 @@ def main() -> int:
                 wrong[name] += 1
                 print(f"kill {number}: {name}: {said}", flush=True)
         ended = live.run("host-1", ["ibv_devinfo"])
+        live.wait_for_clients_to_go()
         kept = len(os.listdir("/proc/self/fd")) - descriptors
     print("| program | killed | went wrong |\n|---|---|---|")
     for name in sorted(killed):
