@@ -87,6 +87,16 @@ RIGHT = [
     ("library-missing", "[0] FROB startup(): cannot open dynamic library libfrob.so.7"),
     ("adapter-limits", "frob.c: 9: *ERROR*: RDMA CQ resize failed: errno 11: Resource temporarily unavailable"),
     ("library-mismatch", "FROB_put(7): OFI frob immediate failed (frob.h:7:FROB_put:Invalid argument)"),
+    ("out-of-memory", "ValueError: frobs need 7 GiB of KV cache, which is larger than the available KV cache memory (2 GiB)"),
+    ("no-gpu", "Reason=gres/gpu count reported lower than configured (7 < 8) [frob@n1]"),
+    ("rank-missing", "frob.cc:7] Barrier 7 timed out. Number of tasks already at the barrier: 7/8. Frob."),
+    ("module-absent", "[ERROR] frob:7 frob-fs.ko driver not loaded"),
+    ("driver-mismatch", "the GPU driver is not loaded"),
+    ("gpu-power", "            HW Power Brake Slowdown           : Active"),
+    ("model-access", "frob.errors.FrobError: 429 Client Error: Too Many Requests for url: https://frob/api"),
+    ("port-down", "n7.7 PSM2 no frob units are active (err=7)"),
+    ("nvlink-error", "[Mar 02 2026 10:00:01] [ERROR] [tid 7] NVLink training failed between GPU 7 and NVSwitch port 7"),
+    ("sxid", "frobd: detected NVSwitch non-fatal error 7 on fid:0"),
     ("efa-unreachable", '      "message": "An EFA requires a security group that allows all traffic to and from itself."'),
 ]  # fmt: skip
 

@@ -135,6 +135,28 @@ def _timed_out(case: Case, group: Group) -> Iterator[Finding]:
     )
 
 
+def progress(case: Case) -> Iterator[Finding]:
+    """Ranks that have not called what the others wait in, by the counts that watchdogs print."""
+    groups: dict[str, dict[int, Fact]] = defaultdict(dict)
+    for fact in case.of("watchdog.progress"):
+        groups[str(fact.parts[0])].setdefault(fact.subject.rank, fact)
+    for name, ranks in groups.items():
+        waiting = [fact for fact in ranks.values() if fact.parts[1] != fact.parts[2]]
+        if not waiting or case.of("fr.call"):
+            continue
+        at = max(int(fact.parts[2] or 0) for fact in waiting) + 1
+        behind = [rank for rank, fact in ranks.items() if int(fact.parts[1] or 0) < at]
+        if behind and len(behind) < len(ranks):
+            yield found(
+                "rank-late",
+                [ranks[rank] for rank in behind] + waiting,
+                f"has called {ranks[behind[0]].parts[1]} of group {name or 'default'}, others wait in {at}",
+                f"all in {at}",
+                0.85,
+                object=f"rank{'s' if len(behind) > 1 else ''} {spans(behind)}",
+            )
+
+
 def log_calls(case: Case) -> Iterator[Finding]:
     """Calls in NCCL's own log that do not fit each other."""
     groups = logged(case.evidence)
@@ -242,4 +264,4 @@ def waiting_lines(case: Case) -> list[str]:
     return lines
 
 
-RULES: tuple[Rule, ...] = (dumps, watchdog, log_calls, ras)
+RULES: tuple[Rule, ...] = (dumps, watchdog, progress, log_calls, ras)

@@ -17,6 +17,7 @@ from importlib import resources
 from typing import Any
 
 from fabrictwin.base.yamlfile import read_yaml
+from fabrictwin.diagnosis.causes import CAUSES
 from fabrictwin.diagnosis.finding import Severity
 from fabrictwin.diagnosis.literals import LiteralIndex, Pattern, alternatives
 
@@ -27,6 +28,7 @@ FILES = (
 HARMLESS = "harmless"
 SURE = 0.9
 LONGEST = 1200  # of a line
+_SAID_WARNING = re.compile(r"\W*(?:[\w.:/-]+\W+){0,3}?(?:WARN(?:ING)?|Warning)\b\W*:")
 _WORD = re.compile(r"\(*(?!\?)[A-Za-z]")
 
 
@@ -39,6 +41,20 @@ class Mechanism:
     sure: float
     severity: Severity | None = None
     beside: tuple[str, ...] = ()  # causes of which one must have been found too
+
+    def told(self, words: str, stamp: float) -> tuple[str | float, ...]:
+        """Return the value of a fact `line.known`: what a line told of the cause, and when (seconds of a day)."""
+        severity = self.severity
+        if severity is None and CAUSES[self.cause].severity > Severity.WARNING and _SAID_WARNING.match(words):
+            severity = Severity.WARNING  # the program went on
+        return (
+            self.cause,
+            words,
+            stamp,
+            self.sure,
+            "" if severity is None else severity.name,
+            " ".join(self.beside),
+        )
 
 
 def _of_row(row: dict[str, Any]) -> list[Mechanism]:

@@ -29,7 +29,7 @@ _TROUBLE = (
     b"crit ", b"backtrace", b"hang", b"hung", b"unset", b"restart", b"drain", b"reject", b"violat",
     b" low ", b"loss", b"drop", b"skip", b"differ", b"not at max", b" bug", b"oops",
     b"unrecogni", b"must specify", b"found nan", b"unimplemented", b"unauth", b"stopiteration", b"status=",
-    b"n't support", b"times out", b"exclu", b"return value",
+    b"n't ", b"times out", b"exclu", b"return value",
 )  # fmt: skip
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
 _FATAL = re.compile(
@@ -54,7 +54,7 @@ _CODE = re.compile(
 _LOGGED = re.compile(r"^.{0,100}?\[?[\w/.]+\.py:\d+\](\s*)(.*)")
 _HOST = re.compile(r"\[?([A-Za-z][\w.-]{1,62}):\d{1,9}:\d{1,9}\b|@([a-z][\w-]{1,62})\W")
 _RANK = re.compile(r"\[(?:rank|default)(\d{1,6})\]|\b[Rr]ank:? ?(\d{1,6})\b|\[\d+,(\d{1,6})\]<")
-_ADAPTER = re.compile(r"\b(mlx\d_\w+|irdma\d+|bnxt_re\d+|rocep\w+|ibp\w+|efa_\d+)\b")
+_ADAPTER = re.compile(r"\b(mlx\d_(?!(?:core|ib|en)\b)\w+|irdma\d+|bnxt_re\d+|rocep\w+|ibp\w+|efa_\d+)\b")
 _SECONDS = re.compile(r"(?:^|[\sT\[])(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)")
 # what a message goes on to guess or advise is no evidence
 _GUESSES = re.compile(
@@ -166,16 +166,7 @@ class DecisiveLines:
         if mechanism is not None:
             if mechanism.cause == HARMLESS:
                 return None
-            severity = "" if mechanism.severity is None else mechanism.severity.name
-            kind = "line.known"
-            value = (
-                mechanism.cause,
-                words,
-                stamp,
-                mechanism.sure,
-                severity,
-                " ".join(mechanism.beside),
-            )
+            kind, value = "line.known", mechanism.told(words, stamp)
         else:
             if code or not is_trouble or (kernel and not _OF_A_JOB.search(bare)):
                 return None

@@ -12,8 +12,8 @@ from functools import cache
 
 from fabrictwin.diagnosis.evidence import Sink
 from fabrictwin.diagnosis.literals import alternatives, needed
-from fabrictwin.diagnosis.readers.fabric import adapters, counters, ethernet, links, sonic
-from fabrictwin.diagnosis.readers.host import kernel_log, limits, nvidia_smi, pci
+from fabrictwin.diagnosis.readers.fabric import adapters, counters, ethernet, links, mlxlink, sonic
+from fabrictwin.diagnosis.readers.host import dcgm, kernel_log, limits, nvidia_smi, pci
 from fabrictwin.diagnosis.readers.job import benchmarks, launchers, ras, topology_xml, verbs_programs
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
@@ -43,15 +43,18 @@ FAMILIES = (
     Family("show_gids", adapters.OPENS_GIDS, adapters.Gids),
     Family("ibswinfo", adapters.OPENS_SWITCH, adapters.SwitchInfo),
     Family("sysfs", adapters.OPENS_SYSFS, adapters.SysfsTree),
+    Family("mlxlink", mlxlink.OPENS, mlxlink.Mlxlink),
     Family("ethtool", ethernet.OPENS_ETHTOOL, ethernet.Ethtool),
     Family("mlnx_qos", ethernet.OPENS_QOS, ethernet.MlnxQos),
     Family("rdma", ethernet.OPENS_RDMA, ethernet.Rdma),
     Family("dcb", ethernet.OPENS_DCB, ethernet.Dcb),
     Family("sonic-log", sonic.OPENS_LOG, sonic.SonicLog),
+    Family("bgp-summary", sonic.OPENS_NEIGHBOURS, sonic.BgpSummary),
     Family("sonic-show", sonic.OPENS, sonic.Sonic),
     Family("nvidia-smi-topo", nvidia_smi.OPENS_TOPOLOGY, nvidia_smi.TopologyMatrix),
     Family("nvlink-status", nvidia_smi.OPENS_NVLINK, nvidia_smi.NvlinkStatus),
     Family("nvidia-smi", nvidia_smi.OPENS_QUERY, nvidia_smi.Query),
+    Family("dcgm", dcgm.OPENS, dcgm.Dcgm),
     Family("lspci", pci.OPENS, pci.Lspci),
     Family("lspci-capabilities", pci.Setpci.OPENS, pci.Setpci),
     Family("host-limits", limits.OPENS, limits.Limits),

@@ -51,7 +51,8 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
             severity=severity,
             collect=ASK if severity <= Severity.QUESTION else "",
         )
-    unknown = sorted(case.of("line.unknown"), key=_when)
+    quoted = {place for one in named for place in one.evidence}
+    unknown = sorted((fact for fact in case.of("line.unknown") if fact.place not in quoted), key=_when)
     for level, sure in _UNKNOWN.items():
         facts = [fact for fact in unknown if fact.parts[0] == level]
         if facts:

@@ -10,7 +10,7 @@ from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import found, reported
-from fabrictwin.diagnosis.mechanisms.table import xids
+from fabrictwin.diagnosis.mechanisms.table import SURE, mechanism_of, xids
 
 _REMAPPED = 63  # a row was remapped: as it should be, until the next reset
 SMALL_LOCKED = 64 << 20
@@ -89,7 +89,7 @@ def _kernel_links(case: Case) -> Iterator[Finding]:
     if again and not bad:
         most = max(fact.count for fact in again)
         yield found("pci-replays", again, f"AER: corrected {most} times", "none", 0.6)
-    reports = case.of("fabricmanager.error")
+    reports = [fact for fact in case.of("fabricmanager.error") if _of_the_manager(fact)]
     idle = [fact for fact in reports if "NOTHING_TO_DO" in fact.text]
     if idle:
         yield found(
@@ -97,6 +97,12 @@ def _kernel_links(case: Case) -> Iterator[Finding]:
         )
     elif reports and not case.of("sxid"):
         yield found("fabric-manager", reports, reports[0].text, "no error", 0.7, severity=Severity.WARNING)
+
+
+def _of_the_manager(fact: Fact) -> bool:
+    """Return true for an error of the fabric manager that names no other part."""
+    mechanism = mechanism_of(fact.text)
+    return mechanism is None or mechanism.cause.startswith("fabric-manager") or mechanism.sure < SURE
 
 
 def nvlink(case: Case) -> Iterator[Finding]:

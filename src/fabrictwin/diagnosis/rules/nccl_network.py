@@ -77,6 +77,7 @@ def _gain(case: Case, fault: str) -> str:
     return "" if case.expected is None else case.expected.gain_without(fault)
 
 
+_EC2 = re.compile(r"ip(?:-\d{1,3}){4}(?:\.|$)")
 _CONNECTION = re.compile(r"[Cc]onnect(?:ion)? to .*(?:failed|returned|refused)")
 
 
@@ -104,8 +105,10 @@ def sockets(case: Case) -> Iterator[Finding]:
     alone = case.nodes < 2
     # a job that ended in a connection did not end because sockets are slow
     ended = any(_CONNECTION.search(fact.text) for fact in case.of("nccl.warn"))
+    # hosts of a cloud whose adapters are reached by a plugin alone
+    by_plugin = not efa and bool(missing) and all(_EC2.match(fact.subject.host) for fact in missing)
     yield found(
-        "socket-fallback",
+        "efa-absent" if by_plugin else "socket-fallback",
         [*missing, *socket, *ways],
         "NET/IB : No device found" if missing else "Using network Socket",
         "Using network IB",

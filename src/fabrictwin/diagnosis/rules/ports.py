@@ -42,6 +42,14 @@ def states(case: Case) -> Iterator[Finding]:
         )
     yield from reported("no-subnet-manager", case.of("sm.missing"), "{text}", "state 3 SMINFO_MASTER", 0.85)
     down = [fact for fact in state.values() if fact.text.lower().startswith("down") and fact not in no_manager]
+    nameless = {fact.subject.device for fact in case.of("hca.guid") if not set(fact.text) & _DIGITS}
+    yield from reported(
+        "virtual-function",
+        [fact for fact in down if fact.subject.device in nameless],
+        "node GUID of zeros, port {text}",
+        "a GUID that the host gave the function",
+        0.88,
+    )
     trying = [
         fact
         for fact in down
@@ -231,6 +239,7 @@ def gids(case: Case) -> Iterator[Finding]:
         )
     yield from _empty_gids(case)
     yield from _chosen_gid(case)
+    yield from _uneven_gids(case)
     old = [fact for fact in case.of("roce.mode") if fact.value == 1]
     yield from reported("roce-v1", old, "RoCE v1", "RoCE v2", 0.9)
 
@@ -274,6 +283,64 @@ def _chosen_gid(case: Case) -> Iterator[Finding]:
         )
 
 
+# a GID as perftest prints it, a decimal number for each byte
+_GID_KINDS = (("link-local", re.compile(r"254:128:")), ("of an IPv4 address", re.compile(r"(?:0+:){10}255:255:")))
+
+
+def _uneven_gids(case: Case) -> Iterator[Finding]:
+    """A link-local GID at one end of perftest, one of an IP address at the other: packets find no way."""
+    mine, theirs = case.of("perftest.gid"), case.of("perftest.peer-gid")
+    kinds = [
+        {name for fact in facts for name, pattern in _GID_KINDS if pattern.match(str(fact.value))}
+        for facts in (mine, theirs)
+    ]
+    if len(kinds[0]) == len(kinds[1]) == 1 and kinds[0] != kinds[1]:
+        yield found(
+            "gid-unreachable",
+            [*mine, *theirs],
+            f"a GID {kinds[0].pop()} here, {kinds[1].pop()} there",
+            "GIDs of one kind at both ends: -x with each host's index of its IPv4 RoCE v2 GID",
+            0.92,
+        )
+
+
+BAD_RATE = 1e-12  # of bits behind error correction: IBTA vol. 2, 6.4
+
+
+def modules(case: Case) -> Iterator[Finding]:
+    """Ports as mlxlink sees them: their modules, bits that arrive wrong, the advice of firmware."""
+    outside = case.of("mlxlink.module")
+    yield from reported("module-fault", outside, "{0}: {1}", "a reading within the module's bounds", 0.92)
+    wrong = [fact for fact in case.of("mlxlink.errors") if float(fact.value or 0) > BAD_RATE]  # type: ignore[arg-type]
+    yield from reported("link-errors", wrong, "effective BER {text}", f"at most {BAD_RATE}", 0.9)
+    state = [fact for fact in case.of("mlxlink.state") if fact.parts[0] == "State" and fact.parts[1] != "Active"]
+    advice = [fact for fact in case.of("mlxlink.advice") if not re.match(r"(?i)no issue|n/?a", fact.text)]
+    if state:
+        said = f": {advice[0].text}" if advice else ""
+        yield found("port-down", [*state, *advice], f"State {state[0].parts[1]}{said}", "Active", 0.9)
+
+
+def neighbours(case: Case) -> Iterator[Finding]:
+    """Switches' interfaces that are down with a module in them, and neighbours that exchange no routes."""
+    down = [fact for fact in case.of("sonic.interface") if fact.parts[:2] == ("down", "up") and _has_module(fact)]
+    bare = [fact for fact in down if fact.parts[4] == "none" and str(fact.parts[2]).startswith(_CORRECTED)]
+    yield from reported(
+        "port-down",
+        bare or down,
+        "oper down, admin up, {2}, FEC {4}",
+        "up" + (": both ends with FEC rs at this speed" if bare else ""),
+        0.85,
+    )
+    yield from reported("bgp-down", case.of("bgp.away"), "{0}, AS {1}", "established: a number of routes", 0.9)
+
+
+_CORRECTED = ("200G", "400G", "800G", "1600G")  # speeds of four levels, which no link runs without correction
+
+
+def _has_module(fact: Fact) -> bool:
+    return str(fact.parts[5]) not in ("", "N/A")
+
+
 def switches(case: Case) -> Iterator[Finding]:
     """Findings of ibswinfo on a switch, and of ibdiagnet."""
     broken = case.of("switch.status")
@@ -283,4 +350,4 @@ def switches(case: Case) -> Iterator[Finding]:
     yield from reported("ibdiagnet-error", case.of("ibdiagnet.error"), "{0}: {1}", "none", 0.6)
 
 
-RULES: tuple[Rule, ...] = (states, interfaces, rates, links, gids, switches)
+RULES: tuple[Rule, ...] = (states, interfaces, rates, links, gids, modules, neighbours, switches)

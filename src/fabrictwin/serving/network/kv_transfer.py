@@ -2,14 +2,15 @@
 
 Every pair of ranks that hold the same heads has a connection of its own from the one's GPU to the other's, by the
 adapters and routes between them; messages of all transfers share links as fluid (the flow engine). `nixl`: the
-decoding rank reads, a descriptor for each layer's keys or values and block (`kv_connector/v1/nixl`), of which NIXL
-joins those that follow each other on both sides (`nixl_agent.cpp`, `makeXferReq`; vLLM leaves that on). `mooncake`:
-the prefilling rank writes; such blocks are joined as well (`mooncake_connector`), and cut into slices of 64 KiB
-(Mooncake's transfer engine), a tail of up to 16 KiB with the one before it. Where ranks of one side hold more heads
-than those of the other, what is sent is a part of each block, and nothing follows on. A connection moves no more
-descriptors a second than the adapter's queue pair. All layers go at once, when the whole prompt is there. Ranks of
-one host: `nixl` copies over NVLink (UCX's cuda_ipc); `mooncake` goes through their adapters all the same, since its
-engine takes the transport that the other side registered with (`multi_transport.cpp`, `selectTransport`).
+decoding rank reads, a descriptor for each layer's keys or values and block (`kv_connector/v1/nixl`), of which
+NIXL joins those that follow each other on both sides (`nixl_agent.cpp`, `makeXferReq`; vLLM leaves that on).
+`mooncake`: the prefilling rank writes; such blocks are joined as well (`mooncake_connector`), and cut into slices
+of 64 KiB (Mooncake's transfer engine), a tail of up to 16 KiB with the one before it. Where ranks of one side
+hold more heads than those of the other, what is sent is a part of each block, and nothing follows on. A
+connection moves no more descriptors a second than the adapter's queue pair. All layers go at once, when the whole
+prompt is there. Ranks of one host: `nixl` copies over NVLink (UCX's cuda_ipc); `mooncake` goes through their
+adapters all the same: its engine takes the transport that the other side registered with (`multi_transport.cpp`,
+`selectTransport`).
 
 Mooncake's engine cuts and places all slices of a call before it posts the first one (`rdma_transport.cpp`,
 `submitTransferTask`), so that this time comes before the adapter's. It was measured with the engine's own wheel

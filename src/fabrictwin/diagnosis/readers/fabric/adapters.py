@@ -123,6 +123,8 @@ class Devinfo(LineReader):
             self.sink.add("hca.sm-lid", int(value), about)
         elif name == "fw_ver":
             self.sink.add("hca.firmware", value, Subject(device=self._device))
+        elif name == "node_guid":
+            self.sink.add("hca.guid", value, Subject(device=self._device))
         elif name == "active_width":
             self.sink.add("hca.width", value.split(" ")[0], about)
         elif name == "active_speed":

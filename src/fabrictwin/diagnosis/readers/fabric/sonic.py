@@ -1,4 +1,4 @@
-"""SONiC: the `show` commands of counters, PFC, its watchdog and buffers (sonic-utilities), and config_db.json.
+"""SONiC: `show` of counters, PFC, its watchdog, buffers, interfaces, neighbours (sonic-utilities); config_db.json.
 
 A table of `show` is a line of names, a ruler of dashes, and rows below the ruler's dashes: cells may hold spaces
 ("2000.00 MB/s"), so that columns are those of the ruler. Blocks of `show buffer` and `show ecn` have no names.
@@ -21,6 +21,7 @@ OPENS = (
     r"^\s*Port\s+Priority\s+RX Pause|"
     r"\*\*show (?:pfc|pfcwd|buffer|interfaces|queue)|\$ show (?:pfc|pfcwd|buffer|interfaces|queue)"
 )
+OPENS_NEIGHBOURS = r"^\s*Neighbor\s+V\s+AS\s+MsgRcvd"
 OPENS_LOG = r"#orchagent: |#(?:syncd|bgpcfgd|portsyncd|buffermgrd)\w*: "
 _RULER = re.compile(r"\s*-{2,}(?:\s+-{2,})+\s*$")
 _PORT = re.compile(r"(?:Ethernet|PortChannel)[\w-]*\d")
@@ -44,6 +45,8 @@ class Sonic(LineReader):
         bare = text.strip()
         if not bare:
             return True
+        if re.match(OPENS_NEIGHBOURS, bare):
+            return False  # of the next reader
         if _RULER.match(text):
             self._rule(text)
             return True
@@ -116,7 +119,7 @@ class Sonic(LineReader):
             on = re.findall(r"\d", row["LOSSLESS PRIORITIES"])
             self.sink.add("sonic.pfc", tuple(int(one) for one in on), about)
         elif names[:3] == ["INTERFACE", "LANES", "SPEED"]:
-            value = tuple(row.get(name, "") for name in ("OPER", "ADMIN", "SPEED", "MTU", "FEC"))
+            value = tuple(row.get(name, "") for name in ("OPER", "ADMIN", "SPEED", "MTU", "FEC", "TYPE"))
             self.sink.add("sonic.interface", value, about)
 
     def _pauses(self, row: Mapping[str, str], way: str, about: Subject) -> None:
@@ -149,6 +152,26 @@ class Sonic(LineReader):
     def close(self) -> None:
         """Keep the last block."""
         self._end_block()
+
+
+class BgpSummary(LineReader):
+    """Reads the neighbours of `show ip bgp summary`, of SONiC and of FRR's own shell."""
+
+    _state = 0  # the column of a neighbour's state
+
+    def line(self, text: str) -> bool:
+        """Take a line; False after the table."""
+        words = text.split()
+        if words[:3] == ["Neighbor", "V", "AS"]:
+            self._state = words.index("State/PfxRcd") if "State/PfxRcd" in words else 0
+            return True
+        if not self._state or len(words) <= self._state or words[1] not in ("4", "6"):
+            return set(text) <= set("- ")
+        off = words[self._state + 1 : self._state + 2] == ["(Admin)"]  # by who runs the switch
+        if not off and not words[self._state].isdigit():
+            self.sink.add("bgp.away", (words[self._state][:20], words[2]), Subject(device=words[0]))
+        self.sink.add("bgp.read", True)
+        return True
 
 
 class SonicLog(LineReader):

@@ -87,6 +87,8 @@ class Limits(LineReader):
         if state is not None:
             self.sink.add("fabricmanager.state", state[1])
             return True
+        if re.search(r"\[\d+\]: ", bare):
+            return False  # of the journal
         return "fabricmanager" in bare or bare.startswith("Loaded:")
 
     def close(self) -> None:

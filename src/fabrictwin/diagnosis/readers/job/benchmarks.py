@@ -164,8 +164,9 @@ class Perftest(LineReader):
                 elif name in ("Mtu", "Link type", "Transport type"):
                     add("perftest.option", (name, value), Subject(device=self.device))
                     self.ethernet = value == "Ethernet" if name == "Link type" else self.ethernet
-                elif name == "GID" and self.ethernet and self.local:
-                    add("perftest.gid", value, Subject(device=self.device))
+                elif name == "GID" and self.ethernet:
+                    kind = "perftest.gid" if self.local else "perftest.peer-gid"
+                    add(kind, value, Subject(device=self.device))
             self.local = text.startswith("local address") or (self.local and "QPN" not in text)
             failed = re.search(
                 r"Failed status (\d+)|[Uu]nable to (?:init|Connect)|Couldn't|Failed to modify", text

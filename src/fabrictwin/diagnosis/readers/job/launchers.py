@@ -70,9 +70,8 @@ class Launchers(LineReader):
         progress = _PROGRESS.search(text)
         if progress is not None:
             who = re.search(r"[Rr]ank (\d+)", text)
-            add(
-                "watchdog.progress", (int(progress[1]), int(progress[2])), Subject(rank=int(who[1]) if who else -1)
-            )
+            value = (group[2] or group[1] if group else "", int(progress[1]), int(progress[2]))
+            add("watchdog.progress", value, Subject(rank=int(who[1]) if who else -1))
             return True
         for kind, pattern in _LINES:
             found = pattern.search(text)

@@ -1,0 +1,58 @@
+"""DCGM's tables: `dcgmi diag` and `dcgmi health --check`, whose cells go on over several rows.
+
+What a test or a watch found is put together again and looked up in the table of mechanisms, as any message is.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fabrictwin.diagnosis.evidence import Place, Subject
+from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of
+from fabrictwin.diagnosis.readers.line_reader import LineReader
+
+OPENS = r"^\|\s*Diagnostic\s+\|\s*Result\s+\||^\|\s*(?:Overall Health|Health Monitor Report)\b"
+_ROW = re.compile(r"\|(?P<name>[^|]*)\|(?P<value>.*)\|\s*$")
+_FRAME = re.compile(r"[+|][-=+ ]|\|[^|]*\|\s*$")
+_ITEM = re.compile(r"(?:GPU|CPU|Switch|Core)\s?\d+: \w+$")
+_GPU = re.compile(r"\bGPU(?: ID:)? ?(\d+)")
+
+
+class Dcgm(LineReader):
+    """Reads tables of two columns, a message at a time."""
+
+    _name = ""
+    _pieces: tuple[str, ...] = ()  # of a message, each as wide as the column or less
+    _place: Place | None = None
+
+    def line(self, text: str) -> bool:
+        """Take a line; False after the table."""
+        row = _ROW.match(text)
+        if row is None or set(row["name"].strip()) & set("-+="):
+            self._end()
+            return bool(_FRAME.match(text))
+        name, piece = row["name"].strip(), row["value"][1:-1]
+        if name or _ITEM.match(piece.strip()):
+            self._end()
+            self._name, self._place, self._pieces = name or self._name, self.sink.here(), ()
+        self._pieces += (piece,)
+        return True
+
+    def _end(self) -> None:
+        """Keep what the message says, where it says anything."""
+        pieces, self._pieces = self._pieces, ()
+        # where a piece fills its column, a word may go on below
+        whole = ("".join(one if one[-1:].strip() else f"{one.rstrip()} " for one in pieces), " ".join(pieces))
+        said = [" ".join(one.split()) for one in whole if one.strip()]
+        told = [*said, *(f"| {self._name} | {one}" for one in said)]
+        text, mechanism = next(((one, found) for one in told if (found := mechanism_of(one))), ("", None))
+        if mechanism is None or mechanism.cause == HARMLESS:
+            return
+        gpu = _GPU.search(text) or _GPU.search(self._name)
+        about = Subject(device=f"GPU {gpu[1]}" if gpu else "")
+        self.sink.add("line.known", mechanism.told(text[:300], -1.0), about, place=self._place)
+
+    def close(self) -> None:
+        """Keep the last message; a table without any is evidence too."""
+        self._end()
+        self.sink.add("dcgm.read", True, place=Place(self.sink.file, 0))

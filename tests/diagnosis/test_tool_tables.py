@@ -1,0 +1,225 @@
+"""Tables of tools (dcgmi, mlxlink, neighbours of switches), and what two lines say together."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fabrictwin.diagnosis.diagnose import Diagnosis, judged
+from fabrictwin.diagnosis.finding import Severity
+from fabrictwin.diagnosis.readers.reading import read_text
+
+
+def answer(text: str) -> Diagnosis:
+    return judged(read_text(text), twin=False)
+
+
+def causes(text: str) -> list[str]:
+    return [one.id for one in answer(text).findings]
+
+
+def diagnostic(rows: list[tuple[str, str]], width: int, *, by_words: bool) -> str:
+    """A table as `dcgmi diag` prints it: a message goes on below, cut where the column ends or between words."""
+    frame = f"+{'-' * 27}+{'-' * (width + 2)}+\n"
+    text = f"{frame}| {'Diagnostic':<25} | {'Result':<{width}} |\n{frame.replace('-', '=')}"
+    for name, value in rows:
+        pieces = (
+            textwrap.wrap(value, width)
+            if by_words
+            else [value[i : i + width] for i in range(0, len(value), width)]
+        )
+        for number, piece in enumerate(pieces):
+            text += f"| {'' if number else name:<25} | {piece:<{width}} |\n"
+    return text + frame
+
+
+@given(width=st.integers(30, 80), by_words=st.booleans())
+def test_a_message_of_dcgm_is_read_over_its_rows(width, by_words):
+    rows = [
+        ("software", "Pass"),
+        ("pcie", "Fail"),
+        ("", "GPU7: Fail"),
+        ("Warning: GPU7", "GPU 7 is running at PCI link width 4X, which is below the minimum allowed of 16X."),
+    ]
+    found = answer(diagnostic(rows, width, by_words=by_words)).findings[0]
+    assert (found.id, found.object) == ("pci-narrow", "GPU 7")
+
+
+def test_a_diagnostic_that_passes_is_clean_and_one_that_fails_without_a_word_is_a_question():
+    assert (
+        answer(diagnostic([("memory", "Pass - All"), ("sm stress", "Skip - All")], 40, by_words=True)).verdict
+        == "clean"
+    )
+    assert (
+        answer(diagnostic([("memory", "Fail - All")], 40, by_words=True)).findings[0].severity == Severity.QUESTION
+    )
+
+
+LINK = """\
+# mlxlink -d mlx5_7 -m -c
+Operational Info
+----------------
+State                              : {state}
+Physical state                     : LinkUp
+
+Troubleshooting Info
+--------------------
+Status Opcode                      : 1
+Recommendation                     : {advice}
+
+Physical Counters and BER Info
+------------------------------
+Effective Physical BER             : {rate}
+Link Down Counter                  : {downs}
+
+Module Info
+-----------
+Temperature [C]                    : 54 [-5..75]
+Rx Power Current [dBm]             : {light} [-5.2..6]
+Cable Type                         : Passive copper cable
+"""
+GOOD = {"state": "Active", "advice": "No issue was observed", "rate": "15E-255", "downs": 0, "light": "1.1,0.9"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "cause"),
+    [
+        ("light", "1.1,-9.7", "module-fault"),
+        ("rate", "4E-10", "link-errors"),
+        ("downs", 250, "link-flapping"),
+        ("state", "Polling", "port-down"),
+    ],
+)
+def test_mlxlink_names_what_is_wrong_with_a_link(name, value, cause):
+    assert answer(LINK.format(**GOOD)).verdict == "clean"
+    found = answer(LINK.format(**{**GOOD, name: value})).findings[0]
+    assert (found.id, found.object) == (cause, "mlx5_7")
+
+
+def test_what_mlxlink_recommends_for_a_port_that_is_down_is_told():
+    text = LINK.format(**{**GOOD, "state": "Disable", "advice": "Frob is unplugged"})
+    assert "Frob is unplugged" in answer(text).findings[0].seen
+
+
+HEAD = "Neighbor  V  AS  MsgRcvd  MsgSent  TblVer  InQ  OutQ  Up/Down  State/PfxRcd  {last}\n"
+RULER = "--------  -  --  -------  -------  ------  ---  ----  -------  ------------  ----\n"
+
+
+@pytest.mark.parametrize("ruler", ["", RULER])
+@pytest.mark.parametrize(
+    ("state", "away"),
+    [("120", False), ("0", False), ("Connect", True), ("Idle", True), ("(Policy)", True), ("Idle (Admin)", False)],
+)
+def test_a_neighbour_that_is_not_established_is_told(ruler, state, away):
+    text = HEAD.format(last="Name") + ruler + f"10.0.0.7  4  65007  7  7  0  0  0  1d02h11m  {state}  spine7\n"
+    assert causes("$ show ip bgp summary\n" + text) == (["bgp-down"] if away else [])
+
+
+def test_an_interface_that_is_down_with_a_module_in_it_is_told_and_an_empty_one_is_not():
+    names = ["Interface", "Lanes", "Speed", "MTU", "FEC", "Oper", "Admin", "Type"]
+
+    def table(*row: str) -> str:
+        widths = [max(len(a), len(b)) for a, b in zip(names, row, strict=True)]
+        rows = [names, ["-" * width for width in widths], row]
+        return "".join("  ".join(c.rjust(w) for c, w in zip(one, widths, strict=True)) + "\n" for one in rows)
+
+    one = ("Ethernet8", "9,10", "400G", "9100", "none", "down", "up", "QSFP-DD")
+    assert causes(table(*one)) == ["port-down"]
+    assert "FEC rs" in answer(table(*one)).findings[0].expected
+    assert causes(table(*one[:-1], "N/A")) == []
+    assert causes(table(*one[:-2], "down", "QSFP-DD")) == []
+    assert causes(table(*one[:5], "up", *one[6:])) == []
+
+
+PERFTEST = """\
+                    RDMA_Write BW Test
+ Dual-port       : OFF\t\tDevice         : mlx5_2
+ Link type       : Ethernet
+ local address: LID 0000 QPN 0x00aa PSN 0x12
+ GID: {mine}
+ remote address: LID 0000 QPN 0x00ab PSN 0x34
+ GID: {theirs}
+ Completion with error at client
+ Failed status 12: wr_id 0 syndrom 0x81
+"""
+LOCAL, ROUTED = (
+    "254:128:00:00:00:00:00:00:18:52:86:255:254:07:07:07",
+    "00:00:00:00:00:00:00:00:00:00:255:255:10:00:00:02",
+)
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [(LOCAL, ROUTED), (ROUTED, LOCAL)])
+def test_gids_of_two_kinds_at_the_ends_of_perftest_explain_its_time_out(mine, theirs):
+    found = answer(PERFTEST.format(mine=mine, theirs=theirs)).findings[0]
+    assert found.id == "gid-unreachable"
+    assert "transport-retry" in {below.id for below in found.consequences}
+    assert causes(PERFTEST.format(mine=mine, theirs=mine))[0] == "transport-retry"
+
+
+def gave_up(rank: int, called: int, done: int, group: str = "tp") -> str:
+    return (
+        f"[rank{rank}]:[E311 ProcessGroupNCCL.cpp:7] [PG ID 1 PG GUID 7({group}) Rank {rank}]  failure detected by "
+        f"watchdog at work sequence id: {done + 1} PG status: last enqueued work: {called}, last completed work: {done}\n"
+    )
+
+
+def test_a_rank_that_has_not_called_what_others_wait_in_is_late():
+    text = gave_up(0, 77, 70) + gave_up(1, 64, 64) + gave_up(2, 76, 70)
+    found = answer(text).findings[0]
+    assert (found.id, found.object) == ("rank-late", "rank 1")
+    assert "rank-late" not in causes(gave_up(0, 77, 70) + gave_up(1, 71, 70))  # it has called it
+    assert "rank-late" not in causes(gave_up(0, 77, 70) + gave_up(1, 64, 64, group="dp"))  # another group
+
+
+def test_a_function_without_a_guid_is_why_its_port_is_down():
+    text = "hca_id:\tmlx5_9\n\tnode_guid:\t\t{guid}\n\tport:\t1\n\t\tstate:\t\tPORT_DOWN (1)\n\t\tlink_layer:\tInfiniBand\n"
+    assert causes(text.format(guid="0000:0000:0000:0000")) == ["virtual-function"]
+    assert causes(text.format(guid="0012:3400:0000:0007")) == ["port-down"]
+
+
+def test_what_a_program_calls_a_warning_is_no_error():
+    said = "frob failed: No such file or directory: /etc/frob\n"
+    assert answer(f"ERROR: {said}").findings[0].severity == Severity.ERROR
+    assert answer(f"WARNING: {said}").findings[0].severity == Severity.WARNING
+    assert answer(f"frobd: WARNING: {said}").findings[0].severity == Severity.WARNING
+
+
+def test_hosts_of_ec2_without_an_adapter_miss_the_plugin():
+    text = "".join(
+        f"{host}:7:7 [0] NCCL INFO NET/IB : No device found.\n{host}:7:7 [0] NCCL INFO Using network Socket\n"
+        f"{host}:7:7 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0\n"
+        for host in ("{0}-1", "{0}-2")
+    )
+    assert causes(text.format("ip-10-0-7"))[0] == "efa-absent"
+    assert causes(text.format("node"))[0] == "socket-fallback"
+
+
+@pytest.mark.parametrize(
+    ("beneath", "above", "text"),
+    [
+        ("protection", "iommu-on", "DMAR: [DMA Read NO_PASID] Request device [17:00.0] fault addr 0x7 [fault reason 0x06]\n"),
+        ("adapter-limits", "host-settings", "WARN: frob requires nvidia driver option FrobMapping=1\n"),
+        ("launch-failed", "clock-skew", "error: Munge decode failed: Expired credential\n"),
+        ("transport-retry", "interfaces-share-subnet", "IPv4: martian source 10.0.0.7 from 10.0.0.9, on dev net1\n"),
+        ("locked-memory", "adapter-limits", "mlx5_core 0000:3b:00.0: mlx5_cmd_out_err:7:(pid 7): CREATE_QP(0x500) op_mod(0x0) failed, status bad resource(0x5)\n"),
+        ("transport-none", "port-down", "hfi1 0000:af:00.0: hfi1_0: set_link_state: current ARMED, new OFFLINE\n"),
+        ("rendezvous", "model-access", "frob: 503 Server Error: Service Unavailable for url: https://frob/api\n"),
+        ("fabric-manager", "sxid-fatal", "nv-fabricmanager: detected NVSwitch fatal error 7 on fid:0\n"),
+    ],
+)  # fmt: skip
+def test_a_cause_stands_above_what_it_leads_to(beneath, above, text):
+    symptoms = {
+        "protection": "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.7<7> with error 4, opcode 0\n",
+        "locked-memory": "n1:1:2 [0] NCCL WARN Call to ibv_create_qp failed\n",
+        "transport-none": "n7.7 PSM2 was unable to open endpoint\n",
+        "rendezvous": "retrieving ncclUniqueId from [0] via store, but store->get('0') got error: Connection reset by peer\n",
+        "adapter-limits": "frob.cpp:7: NULL value mlx5dv_devx_alloc_uar failed with error 121\n",
+        "launch-failed": "error: slurm_receive_msg: Protocol authentication error\n",
+        "transport-retry": "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.9<7> with error 12, opcode 0\n",
+        "fabric-manager": "Failed to start NVIDIA fabric manager service.\n",
+    }
+    found = answer(text + symptoms[beneath]).findings[0]
+    assert (found.id, {below.id for below in found.consequences}) == (above, {beneath})
