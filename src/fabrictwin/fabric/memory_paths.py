@@ -179,6 +179,17 @@ class PathFinder:
         cabled: I32 = adapters[fabric.nic_port[adapters] != NONE].astype(np.int32)
         return cabled
 
+    def nearest_adapters(self, node: int) -> I32:
+        """Return the cabled adapters that the fewest links inside the host lead to from a GPU or CPU, by index."""
+        fabric, found = self.fabric, np.sort(self._choices(node))
+        first = int(fabric.host_node_start[fabric.node_host[node]])
+        paths = fabric.templates[fabric.host_template[fabric.node_host[node]]].paths
+        n = round(len(paths.pair_start) ** 0.5)
+        path = paths.pair_start[(node - first) * n + fabric.nic_node[found] - first]
+        links = paths.hop_start[path + 1] - paths.hop_start[path]
+        nearest: I32 = found[links == links.min(initial=np.iinfo(np.int32).max)]
+        return nearest
+
     def adapters_between(self, source: I32, destination: I32) -> tuple[I32, I32]:
         """The adapters that each pair of nodes on different hosts uses: (departing, arriving).
 
@@ -223,13 +234,19 @@ class PathFinder:
         return Between(pair, ports, one, 0 * one, latency)
 
     def find(
-        self, source: I32, destination: I32, entropy: Entropy | None = None, *, stays_inside: bool = True
+        self,
+        source: I32,
+        destination: I32,
+        entropy: Entropy | None = None,
+        *,
+        stays_inside: bool = True,
+        through: tuple[I32, I32] | None = None,
     ) -> EndToEnd:
         """Paths from memory node `source[i]` to `destination[i]` (GPUs or CPUs).
 
         `entropy`, asked with the adapters of the pairs, spreads flows where switches hash. Pairs of one host go
-        through adapters too where what moves their bytes does not `stay inside`. Raises ConfigError where there is
-        no path.
+        through adapters too where what moves their bytes does not `stay inside`. `through`: adapters of each pair,
+        else its best. Raises ConfigError where there is no path.
         """
         fabric = self.fabric
         source, destination = np.asarray(source, np.int32), np.asarray(destination, np.int32)
@@ -241,7 +258,10 @@ class PathFinder:
         edge, port, share, before, latency[near] = self.inside(source[near], destination[near])
         parts = [(near[edge], port, share, before, np.zeros(len(edge), np.int64))]
         if len(far):
-            departing, arriving = self.adapters_between(source[far], destination[far])
+            if through is None:
+                departing, arriving = self.adapters_between(source[far], destination[far])
+            else:
+                departing, arriving = through[0][far], through[1][far]
             source_nic[far], destination_nic[far] = departing, arriving
             edge, port, share, before, out = self.inside(source[far], fabric.nic_node[departing])
             parts.append((far[edge], port, share, before, np.zeros(len(edge), np.int64)))

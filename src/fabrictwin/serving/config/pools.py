@@ -10,11 +10,13 @@ from fabrictwin import catalog
 from fabrictwin.base.arrays import F64
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
 from fabrictwin.cluster.spec.spec import Spec
+from fabrictwin.fabric.memory_paths import PathFinder
 from fabrictwin.serving.config.layout import Machine, machine
 from fabrictwin.serving.config.section import Pool, Serving
 from fabrictwin.serving.config.server import Server, server
 from fabrictwin.serving.engine.disaggregated import Disaggregated, Handover, Side
 from fabrictwin.serving.engine.replica import Replica
+from fabrictwin.serving.network.kv_adapters import adapter_pairs
 from fabrictwin.serving.network.kv_transfer import WAKE_PS, KvLayout, KvNetwork, rank_pairs
 from fabrictwin.serving.network.link_load import ALONE, Neighbourhood
 from fabrictwin.serving.network.sent import routed_bytes
@@ -93,9 +95,16 @@ def pools_bytes(spec: Spec, pools: Disaggregated) -> F64:
     ]
     if not ends:
         return np.zeros(twin.fabric.ports)
-    source, target = np.array(ends, np.int32).T
     each = pools.network.moved_bytes / (len(nodes[0]) * len(nodes[1]) * len(pairs))
-    return routed_bytes(twin, source, target, each, stays_inside=copies)
+    source, target = np.array(ends, np.int32).T
+    if copies:
+        return routed_bytes(twin, source, target, each)
+    finder = PathFinder(twin.fabric, twin.routes)
+    ways = [adapter_pairs(finder, *end) for end in zip(source.tolist(), target.tolist(), strict=True)]
+    counts = np.array([len(departing) for departing, _ in ways])
+    departing, arriving = (np.concatenate(side) for side in zip(*ways, strict=True))
+    source, target, part = (np.repeat(one, counts) for one in (source, target, each / counts))
+    return routed_bytes(twin, source, target, part, (departing, arriving))
 
 
 def _side(found: Machine, section: Serving, ready: Server, first: int) -> Side:

@@ -24,7 +24,7 @@ known what it took on that virtual machine, the 68 us by which its call was slow
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
@@ -36,6 +36,7 @@ from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.messages import EventKind, FlowOptions, Message, Opcode, Posting
 from fabrictwin.fabric.memory_paths import PathFinder
 from fabrictwin.serving.network.exchange import exchange
+from fabrictwin.serving.network.kv_adapters import adapter_pairs, drawn_slices
 from fabrictwin.serving.network.link_load import ALONE, FOREVER, Neighbourhood
 from fabrictwin.twin.twin import Twin
 
@@ -96,11 +97,14 @@ class Descriptors:
         size: Bytes of all.
         piece: Bytes of one.
         prepare_ps: What the host does before it posts the first.
+        requests, slices: How many requests of how many pieces, where these may take different adapters.
     """
 
     size: int
     piece: float
     prepare_ps: int = 0
+    requests: int = 1
+    slices: int = 1
 
     @classmethod
     def nixl(cls, layout: KvLayout, blocks: int, parts: int) -> Descriptors:
@@ -115,7 +119,8 @@ class Descriptors:
         slices = max(1, ceil((request - TAIL_BYTES) / SLICE_BYTES))
         host_us = CALL_US + layout.regions * parts * (REQUEST_US + slices * SLICE_US)
         size = max(1, round(layout.pair_bytes * layout.regions * blocks))
-        return cls(size, request if slices == 1 else SLICE_BYTES, wake_ps + round(host_us * PS_PER_US))
+        piece, prepare_ps = request if slices == 1 else SLICE_BYTES, wake_ps + round(host_us * PS_PER_US)
+        return cls(size, piece, prepare_ps, layout.regions * parts, slices)
 
 
 class KvNetwork:
@@ -139,7 +144,8 @@ class KvNetwork:
         self._change_ps = 0 if neighbours else FOREVER
         self._engine = twin.start_engine("flow")
         self._finder = PathFinder(twin.fabric, twin.routes)
-        self._flows: dict[tuple[int, int, int], int] = {}
+        self._flows: dict[tuple[int, ...], int] = {}
+        self._adapters: dict[tuple[int, int], tuple[I32, I32]] = {}
         self._near: dict[tuple[int, int], tuple[float, float]] = {}
         self._left: dict[int, int] = {}
         self._of_message: dict[int, int] = {}
@@ -171,7 +177,7 @@ class KvNetwork:
         else:
             wake_ps = self._wake(int(nodes[0][0]))
             posted = Descriptors.mooncake(layout, len(source), parts, wake_ps=wake_ps)
-        self._left[number] = len(layout.pairs)
+        self._left[number] = 0
         host = self._twin.fabric.node_host
         for prefill, decode in layout.pairs:
             ends = int(nodes[0][prefill]), int(nodes[1][decode])
@@ -197,23 +203,35 @@ class KvNetwork:
         took = round((latency + per_byte * size) * PS_PER_US)
         self._local.append((self.now_ps + self._host_ps + took, number))
         self._local.sort()
+        self._left[number] += 1
 
     def _post(self, number: int, ends: tuple[int, int], posted: Descriptors) -> None:
+        """Send what is posted between two GPUs, each part by the adapters that it takes."""
+        if ends not in self._adapters:
+            sides = np.array(ends[:1], np.int32), np.array(ends[1:], np.int32)
+            find = self._finder
+            self._adapters[ends] = find.adapters_between(*sides) if self.copies else adapter_pairs(find, *ends)
+        pairs = self._adapters[ends]
+        taken = drawn_slices(pairs, posted.requests, posted.slices, (number, *ends))
+        ended = np.rint(posted.size * np.cumsum(taken) / taken.sum()).astype(np.int64)
+        for place, size in enumerate(np.diff(ended, prepend=0).tolist()):
+            if size:
+                self._send(number, ends, (int(pairs[0][place]), int(pairs[1][place])), replace(posted, size=size))
+
+    def _send(self, number: int, ends: tuple[int, int], pair: tuple[int, int], posted: Descriptors) -> None:
         fabric, engine = self._twin.fabric, self._engine
-        sides = (np.array([end], np.int32) for end in ends)
-        departing, arriving = (int(side[0]) for side in self._finder.adapters_between(*sides))
-        poster = arriving if self._connector == "nixl" else departing
+        poster = pair[1] if self._connector == "nixl" else pair[0]
         message_ps = int(fabric.nic_qp_message_ps[poster])
         rate = round(posted.piece * 8 * PS_PER_S / message_ps) if message_ps else 0
         if rate >= fabric.port_rate_bps[fabric.nic_port[poster]]:
             rate = 0  # the link bounds such pieces, whatever their size
-        key = (*ends, rate)
+        key = (*ends, *pair, rate)
         if key not in self._flows:
-            options = FlowOptions(rate_bps=rate or None)
-            self._flows[key] = engine.open(departing, arriving, ends, options)
+            self._flows[key] = engine.open(*pair, ends, FlowOptions(rate_bps=rate or None))
         posting = Posting(later_ps=self._host_ps + posted.prepare_ps)
         message = engine.send(self._flows[key], Message(posted.size, Opcode.WRITE, posting=posting))
         self._of_message[message] = number
+        self._left[number] += 1
 
     def _change_rates(self) -> None:
         """Let links run at the rates that neighbours leave from now on."""

@@ -20,15 +20,20 @@ from fabrictwin.serving.step.expert_parallel import DeepEpTraffic, GatherScatter
 from fabrictwin.twin.twin import Twin
 
 
-def routed_bytes(twin: Twin, source: I32, target: I32, each_bytes: float, *, stays_inside: bool = True) -> F64:
+def routed_bytes(
+    twin: Twin, source: I32, target: I32, each_bytes: float | F64, through: tuple[I32, I32] | None = None
+) -> F64:
     """Return the bytes over each port if GPU `source[i]` sends so many to `target[i]`, of shape [ports].
 
-    `stays_inside`: pairs of one host use no adapter.
+    `through`: the adapters of each pair, of one host too; else its best, and none inside a host.
     """
     if not len(source):
         return np.zeros(twin.fabric.ports)
-    found = PathFinder(twin.fabric, twin.routes).find(source, target, stays_inside=stays_inside)
-    load: F64 = np.bincount(found.port, found.share * each_bytes, minlength=twin.fabric.ports).astype(float)
+    found = PathFinder(twin.fabric, twin.routes).find(
+        source, target, stays_inside=through is None, through=through
+    )
+    each = np.broadcast_to(each_bytes, len(source))[found.edge]
+    load: F64 = np.bincount(found.port, found.share * each, minlength=twin.fabric.ports).astype(float)
     return load
 
 

@@ -1,0 +1,100 @@
+"""Adapters that Mooncake's engine takes where several are as near to a GPU."""
+
+from __future__ import annotations
+
+import io
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fabrictwin.cluster.build_blueprint import build
+from fabrictwin.cluster.spec.spec import Spec, load_spec
+from fabrictwin.fabric.memory_paths import PathFinder
+from fabrictwin.serving.config.pools import disaggregated, pools_bytes
+from fabrictwin.serving.config.server import serving_section
+from fabrictwin.serving.network.kv_adapters import adapter_pairs, drawn_slices
+from fabrictwin.serving.network.kv_transfer import KvLayout, KvNetwork
+from fabrictwin.twin.routed_twin import make_twin
+from fabrictwin.twin.twin import Twin
+
+MODEL = Path(__file__).parents[2] / "examples/models/llama-3-8b.json"
+
+
+def asked(host: str) -> Spec:
+    sides = {side: {"tensor_parallel_size": 2} for side in ("prefill", "decode")}
+    data = {
+        "schema": 1,
+        "name": "s",
+        "cluster": {
+            "hosts": {"type": host, "count": 2},
+            "network": {"technology": "infiniband", "topology": {"kind": "rail-optimised"}, "switch": "qm8700"},
+        },
+        "workload": {
+            "serving": {
+                "model": str(MODEL),
+                "max_model_len": 8192,
+                "disaggregated": {"connector": "mooncake", "separate_hosts": True, **sides},
+            }
+        },
+    }
+    return load_spec("-", io.StringIO(json.dumps(data)))
+
+
+@cache
+def twin(host: str = "dgx-a100") -> Twin:
+    read = asked(host)
+    return make_twin(read, build(read.cluster, spec=read))
+
+
+@pytest.mark.parametrize(("host", "nearest"), [("dgx-a100", [[10, 11], [10, 11]]), ("dgx-h100", [[10], [11]])])
+def test_the_nearest_adapters_share_a_switch_with_the_gpu(host: str, nearest: list[list[int]]) -> None:
+    """A switch of a DGX A100 holds two GPUs and two adapters, one of a DGX H100 one of each."""
+    fabric = twin(host).fabric
+    finder = PathFinder(fabric, twin(host).routes)
+    assert [finder.nearest_adapters(int(gpu)).tolist() for gpu in fabric.gpu_node[10:12]] == nearest
+
+
+def test_requests_leave_by_either_adapter_and_slices_arrive_at_either() -> None:
+    finder = PathFinder(twin().fabric, twin().routes)
+    ends = twin().fabric.gpu_node[[1, 10]].tolist()
+    pairs = adapter_pairs(finder, *ends)
+    assert list(zip(*(side.tolist() for side in pairs), strict=True)) == [(0, 10), (0, 11), (1, 10), (1, 11)]
+    drawn = np.array([drawn_slices(pairs, 72, 16, (seed,)) for seed in range(400)])
+    assert (drawn.sum(1) == 72 * 16).all()
+    assert drawn[7].tolist() == drawn_slices(pairs, 72, 16, (7,)).tolist()
+    sent, received = drawn[:, :2].sum(1), drawn[:, ::2].sum(1)
+    assert (sent % 16 == 0).all()  # whole requests
+    assert sent.std() == pytest.approx(16 * np.sqrt(72) / 2, rel=0.15)
+    assert received.std() == pytest.approx(np.sqrt(72 * 16) / 2, rel=0.15)
+    assert drawn.mean(0) == pytest.approx([288] * 4, rel=0.05)
+
+
+def test_two_gpus_wait_for_the_adapter_that_got_more() -> None:
+    """Adapters of 200 Gb/s that two GPUs share by chance end when the fuller has sent or received its part."""
+    fabric = twin().fabric
+    ends = [(int(fabric.gpu_node[rank]), int(fabric.gpu_node[8 + rank])) for rank in range(2)]
+    network = KvNetwork(twin(), "mooncake", KvLayout(72, 4096, ((0, 0), (1, 1))), wake_ps=0)
+    blocks = list(range(256))
+    network.start(5, (fabric.gpu_node, fabric.gpu_node[8:]), (blocks, blocks))
+    events = []
+    while network.busy:
+        events += network.advance(10**15)
+    assert [number for _, number in events] == [5]
+    finder = PathFinder(fabric, twin().routes)
+    slices = sum(drawn_slices(adapter_pairs(finder, *pair), 72, 16, (5, *pair)) for pair in ends)
+    fuller = max(slices[:2].sum(), slices[2:].sum(), slices[::2].sum(), slices[1::2].sum())
+    payload = int(fabric.port_payload_bps[fabric.nic_port[0]])
+    before_ms = (12 + 72 * (1.4 + 16 * 0.165)) / 1e3
+    least_ms = before_ms + int(fuller) * 65536 * 8 / payload * 1e3
+    assert least_ms < events[0][0] / 1e9 < 1.08 * least_ms
+
+
+def test_ports_of_all_near_adapters_carry_their_share() -> None:
+    read = asked("dgx-a100")
+    pools = disaggregated(read, serving_section(read))
+    pools.network.moved_bytes = 8e9
+    sent = pools_bytes(read, pools)[twin().fabric.nic_port]
+    assert sent.tolist() == [4e9, 4e9] + [0.0] * 14
