@@ -96,6 +96,10 @@ RIGHT = [
     ("model-access", "frob.errors.FrobError: 429 Client Error: Too Many Requests for url: https://frob/api"),
     ("port-down", "n7.7 PSM2 no frob units are active (err=7)"),
     ("nvlink-error", "[Mar 02 2026 10:00:01] [ERROR] [tid 7] NVLink training failed between GPU 7 and NVSwitch port 7"),
+    ("no-rdma-device", "[FROB_P2P] No compatible IB devices found"),
+    ("connect-refused", "FrobError: Could not find any running Frob instance."),
+    ("module-absent", "frob.c:7 UCX  ERROR could not open frob. Please check that the frobdrv module is loaded"),
+    ("setting-invalid", "frob:7 [Fatal] no frobs are left. FI_FROB_MODE=[hybrid|software] is required"),
     ("sxid", "frobd: detected NVSwitch non-fatal error 7 on fid:0"),
     ("efa-unreachable", '      "message": "An EFA requires a security group that allows all traffic to and from itself."'),
 ]  # fmt: skip

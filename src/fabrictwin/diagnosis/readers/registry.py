@@ -40,6 +40,7 @@ FAMILIES = (
     Family("ibstat", adapters.OPENS_IBSTAT, adapters.Ibstat),
     Family("ibstatus", adapters.OPENS_IBSTATUS, adapters.Ibstatus),
     Family("ibv_devinfo", adapters.OPENS_DEVINFO, adapters.Devinfo),
+    Family("ibv_devices", adapters.OPENS_DEVICES, adapters.Devices),
     Family("show_gids", adapters.OPENS_GIDS, adapters.Gids),
     Family("ibswinfo", adapters.OPENS_SWITCH, adapters.SwitchInfo),
     Family("sysfs", adapters.OPENS_SYSFS, adapters.SysfsTree),
