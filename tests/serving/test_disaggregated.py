@@ -96,7 +96,8 @@ def test_decoding_hides_if_kv_crosses_hosts() -> None:
     assert far["mean_ttft_ms"] == pytest.approx(near["mean_ttft_ms"], rel=0.01)
     alone = {"max_concurrency": 1, "num_prompts": 4, "random_input_len": 6000, "random_output_len": 20}
     near, far = fields("one-host", **alone), fields("two-hosts", **alone)
-    assert far["mean_ttft_ms"] > 1.03 * near["mean_ttft_ms"]
+    wire_ms = 6000 * 80 * 2 * 2 * 128 * 2 / 49.7e9 * 1e3  # two of eight heads a rank, in 16 bits
+    assert 0.8 * wire_ms < far["mean_ttft_ms"] - near["mean_ttft_ms"] < wire_ms  # NVLink takes a part of it too
 
 
 def test_a_full_decoder_holds_up_transfers_and_prefill() -> None:
@@ -122,6 +123,7 @@ def test_unequal_sides_move_every_byte_once(prefill: int, decode: int, connector
     layout = both.network.layout
     assert layout.regions == 64
     assert layout.pair_bytes * len(layout.pairs) == 16 * 8 * 128 * 2  # a block of all heads
+    assert layout.whole == (prefill == decode)  # else parts of the larger side's blocks go, which nothing joins
     assert predict(asked).fields["completed"] == 30
 
 
@@ -145,15 +147,24 @@ def made_twin() -> Twin:
 
 
 def moved_ms(
-    connector: Any, blocks: int, transfers: int = 1, block_bytes: int = 4096, first: int = 8, **rest: Any
+    connector: Any,
+    blocks: int,
+    transfers: int = 1,
+    block_bytes: int = 4096,
+    first: int = 8,
+    step: int = 1,
+    **rest: Any,
 ) -> float:
-    """Time until all transfers from eight GPUs, or one, to those from `first` on are through."""
+    """Time until all transfers from eight GPUs, or one, to those from `first` on are through.
+
+    `step`: of the blocks that they arrive in.
+    """
     twin = made_twin()
     pairs = tuple((rank, rank) for rank in range(8 if first == 8 else 1))
     network = KvNetwork(twin, connector, KvLayout(72, block_bytes, pairs), **rest)
     nodes = twin.fabric.gpu_node
     for number in range(transfers):
-        network.start(number, (nodes, nodes[first:]), (list(range(blocks)), list(range(blocks))))
+        network.start(number, (nodes, nodes[first:]), (list(range(blocks)), list(range(0, step * blocks, step))))
     ends = []
     while network.busy:
         ends += network.advance(10**15)
@@ -169,7 +180,8 @@ def test_mooncake_cuts_what_lies_together_into_slices() -> None:
     assert whole[4].prepare_ps == round((12 + 72 * (1.4 + 16 * 0.165)) * 1e6)
     assert Descriptors.mooncake(layout, 9, 3).prepare_ps == round((12 + 216 * 1.565) * 1e6)
     assert Descriptors.mooncake(layout, 9, 3, wake_ps=7).prepare_ps == round((12 + 216 * 1.565) * 1e6) + 7
-    assert Descriptors.nixl(layout, 9) == Descriptors(9 * 72 * 4096, 4096)
+    assert Descriptors.nixl(layout, 9, 1) == Descriptors(9 * 72 * 4096, 9 * 4096)
+    assert Descriptors.nixl(layout, 9, 9) == Descriptors(9 * 72 * 4096, 4096)
 
 
 @pytest.mark.parametrize(("gap_ms", "woken"), [(0, 0), (30, 0), (99, 0), (100, 1), (5000, 1)])
@@ -197,7 +209,7 @@ def test_mooncake_goes_through_adapters_inside_a_host() -> None:
     """Its transfers take the same on one host as between two; NIXL copies over NVLink."""
     near, far = (moved_ms("mooncake", 256, first=first) for first in (1, 8))
     assert near == pytest.approx(far, rel=0.01)
-    assert moved_ms("nixl", 256, first=1) < moved_ms("nixl", 256, first=8) / 10
+    assert moved_ms("nixl", 256, first=1) < moved_ms("nixl", 256, first=8) / 5
 
 
 @pytest.mark.parametrize(("connector", "through"), [("nixl", 0), ("mooncake", 4)])
@@ -238,7 +250,9 @@ def test_a_transfer_takes_what_its_descriptors_or_links_take() -> None:
     assert moved_ms("mooncake", 256, wake_ps=10**9) == pytest.approx(
         1 - 0.068 + moved_ms("mooncake", 256), rel=0.001
     )
-    assert moved_ms("nixl", 256) == pytest.approx(256 * 72 / 2.64e6 * 1e3, rel=0.03)  # what a queue pair posts
+    assert moved_ms("nixl", 256) == pytest.approx(size / 49.7e9 * 1e3, rel=0.02)
+    apart = moved_ms("nixl", 256, step=2)  # nothing follows on: what a queue pair posts
+    assert apart == pytest.approx(256 * 72 / 2.64e6 * 1e3, rel=0.03)
     assert moved_ms("nixl", 1, host_ps=10**9) == pytest.approx(1 + moved_ms("nixl", 1), rel=0.01)
 
 

@@ -117,7 +117,9 @@ def _layout(prefill: Server, decode: Server) -> KvLayout:
     """Return what a transfer moves between two engines."""
     served = decode.served
     latent = served.model.latent is not None
-    pairs = rank_pairs(prefill.served.group.size, served.group.size, 0 if latent else served.model.kv_heads)
+    heads, sizes = served.model.kv_heads, (prefill.served.group.size, served.group.size)
+    pairs = rank_pairs(*sizes, 0 if latent else heads)
+    whole = latent or len({min(size, heads) for size in sizes}) == 1
     parts = 1 if latent else 2
     per_block = decode.layout.block_size * served.kv_bytes_per_token() / parts
-    return KvLayout(served.model.layers * parts, per_block, pairs)
+    return KvLayout(served.model.layers * parts, per_block, pairs, whole)

@@ -2,13 +2,15 @@
 
 Every pair of ranks that hold the same heads has a connection of its own from the one's GPU to the other's, by the
 adapters and routes between them; messages of all transfers share links as fluid (the flow engine). `nixl`: the
-decoding rank reads, a descriptor for each layer's keys or values and block (`kv_connector/v1/nixl`). `mooncake`:
-the prefilling rank writes; descriptors of blocks that follow each other on both sides are joined
-(`mooncake_connector`), and cut into slices of 64 KiB (Mooncake's transfer engine), a tail of up to 16 KiB with the
-one before it. A connection moves no more descriptors a second than the adapter's queue pair. All layers go at
-once, when the whole prompt is there. Ranks of one host: `nixl` copies over NVLink (UCX's cuda_ipc); `mooncake`
-goes through their adapters all the same, since its engine takes the transport that the other side registered with
-(`multi_transport.cpp`, `selectTransport`).
+decoding rank reads, a descriptor for each layer's keys or values and block (`kv_connector/v1/nixl`), of which
+NIXL joins those that follow each other on both sides (`nixl_agent.cpp`, `makeXferReq`; vLLM leaves that on).
+`mooncake`: the prefilling rank writes; such blocks are joined as well (`mooncake_connector`), and cut into slices
+of 64 KiB (Mooncake's transfer engine), a tail of up to 16 KiB with the one before it. Where ranks of one side
+hold more heads than those of the other, what is sent is a part of each block, and nothing follows on. A
+connection moves no more descriptors a second than the adapter's queue pair. All layers go at once, when the whole
+prompt is there. Ranks of one host: `nixl` copies over NVLink (UCX's cuda_ipc); `mooncake` goes through their
+adapters all the same: its engine takes the transport that the other side registered with (`multi_transport.cpp`,
+`selectTransport`).
 
 Mooncake's engine cuts and places all slices of a call before it posts the first one (`rdma_transport.cpp`,
 `submitTransferTask`), so that this time comes before the adapter's. It was measured with the engine's own wheel
@@ -56,11 +58,13 @@ class KvLayout:
         regions: Keys and values of all layers, which lie apart.
         block_bytes: Of one region and block on a decoding rank.
         pairs: Ranks that a transfer goes between: (prefilling, decoding).
+        whole: Blocks of both sides are sent whole, not parts of larger ones.
     """
 
     regions: int
     block_bytes: float
     pairs: tuple[tuple[int, int], ...]
+    whole: bool = True
 
     @property
     def pair_bytes(self) -> float:
@@ -99,9 +103,10 @@ class Descriptors:
     prepare_ps: int = 0
 
     @classmethod
-    def nixl(cls, layout: KvLayout, blocks: int) -> Descriptors:
-        """Return one for each region and block."""
-        return cls(max(1, round(layout.pair_bytes * layout.regions * blocks)), layout.pair_bytes)
+    def nixl(cls, layout: KvLayout, blocks: int, parts: int) -> Descriptors:
+        """Return one for each region and run of blocks, of `parts` runs."""
+        size = max(1, round(layout.pair_bytes * layout.regions * blocks))
+        return cls(size, layout.pair_bytes * blocks / max(parts, 1))
 
     @classmethod
     def mooncake(cls, layout: KvLayout, blocks: int, parts: int, *, wake_ps: int = 0) -> Descriptors:
@@ -160,12 +165,12 @@ class KvNetwork:
         """Begin to move blocks from ranks of one engine to those of another, now."""
         source, target = blocks
         layout = self.layout
+        parts = runs(source, target) if layout.whole else len(source)
         if self.copies:
-            posted = Descriptors.nixl(layout, len(source))
+            posted = Descriptors.nixl(layout, len(source), parts)
         else:
-            posted = Descriptors.mooncake(
-                layout, len(source), runs(source, target), wake_ps=self._wake(int(nodes[0][0]))
-            )
+            wake_ps = self._wake(int(nodes[0][0]))
+            posted = Descriptors.mooncake(layout, len(source), parts, wake_ps=wake_ps)
         self._left[number] = len(layout.pairs)
         host = self._twin.fabric.node_host
         for prefill, decode in layout.pairs:
@@ -200,6 +205,8 @@ class KvNetwork:
         poster = arriving if self._connector == "nixl" else departing
         message_ps = int(fabric.nic_qp_message_ps[poster])
         rate = round(posted.piece * 8 * PS_PER_S / message_ps) if message_ps else 0
+        if rate >= fabric.port_rate_bps[fabric.nic_port[poster]]:
+            rate = 0  # the link bounds such pieces, whatever their size
         key = (*ends, rate)
         if key not in self._flows:
             options = FlowOptions(rate_bps=rate or None)
