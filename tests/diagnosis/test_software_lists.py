@@ -100,6 +100,10 @@ RIGHT = [
     ("connect-refused", "FrobError: Could not find any running Frob instance."),
     ("module-absent", "frob.c:7 UCX  ERROR could not open frob. Please check that the frobdrv module is loaded"),
     ("setting-invalid", "frob:7 [Fatal] no frobs are left. FI_FROB_MODE=[hybrid|software] is required"),
+    ("gpu-lost", "I0302 7 frob.go:7] XidCriticalError: Xid=79 on Frob=7; marking frob as unhealthy."),
+    ("gpu-gsp", "frobd: GPU 7 reported XID error 119"),
+    ("library-missing", "frob.exc.FrobError: Failed to find C compiler."),
+    ("model-access", "FrobError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate"),
     ("sxid", "frobd: detected NVSwitch non-fatal error 7 on fid:0"),
     ("efa-unreachable", '      "message": "An EFA requires a security group that allows all traffic to and from itself."'),
 ]  # fmt: skip

@@ -193,6 +193,34 @@ def test_corrected_errors_of_pcie_are_told_and_their_details_are_no_errors_of_an
     assert causes((head + rows).replace("Multiple Corrected", "Corrected")) == []
 
 
+def pinged(peer: str, size: int, received: int) -> str:
+    return (
+        f"PING {peer} ({peer}) {size}({size + 28}) bytes of data.\n\n--- {peer} ping statistics ---\n"
+        f"7 packets transmitted, {received} received, 0% packet loss, time 7ms\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "cause"),
+    [(7, 0, ["mtu-differs"]), (7, 7, []), (7, 1, []), (0, 0, []), (0, 7, [])],
+)
+def test_large_packets_alone_that_get_no_answer_are_of_an_mtu(small, large, cause):
+    text = pinged("10.0.0.7", 56, small) + pinged("10.0.0.7", 8972, large)
+    assert [one for one in causes(text) if one == "mtu-differs"] == cause
+
+
+def test_a_peer_that_answers_no_ping_is_told_and_one_large_packet_says_nothing():
+    assert causes(pinged("10.0.0.7", 56, 0)) == ["connect-refused"]
+    assert causes(pinged("10.0.0.7", 8972, 0)) == []
+    assert causes("$ ping -c 7 10.0.0.8\n" + pinged("10.0.0.7", 56, 7)) == []
+
+
+def test_a_section_of_remapped_rows_stands_alone():
+    text = "    Remapped Rows\n        Uncorrectable Error               : 7\n        Pending                           : {}\n"
+    assert causes(text.format("Yes"))[0] == "gpu-memory"
+    assert "gpu-memory" not in causes(text.format("No"))
+
+
 PERFTEST = """\
                     RDMA_Write BW Test
  Dual-port       : OFF\t\tDevice         : mlx5_2
