@@ -118,20 +118,107 @@ def test_a_neighbour_that_is_not_established_is_told(ruler, state, away):
     assert causes("$ show ip bgp summary\n" + text) == (["bgp-down"] if away else [])
 
 
+def simple(names: list[str], *rows: list[str]) -> str:
+    """A table of SONiC's `show`."""
+    widths = [max(len(one[i]) for one in (names, *rows)) for i in range(len(names))]
+    lines = [names, ["-" * width for width in widths], *rows]
+    return "".join("  ".join(c.ljust(w) for c, w in zip(one, widths, strict=True)) + "\n" for one in lines)
+
+
 def test_an_interface_that_is_down_with_a_module_in_it_is_told_and_an_empty_one_is_not():
     names = ["Interface", "Lanes", "Speed", "MTU", "FEC", "Oper", "Admin", "Type"]
+    one = ["Ethernet8", "9,10", "400G", "9100", "none", "down", "up", "QSFP-DD"]
+    found = answer(simple(names, one)).findings
+    assert [(each.id, each.object) for each in found] == [("port-down", "Ethernet8")]
+    assert "FEC rs" in found[0].expected
+    assert causes(simple(names, [*one[:-1], "N/A"])) == []
+    assert causes(simple(names, [*one[:-2], "down", "QSFP-DD"])) == []
+    assert causes(simple(names, [*one[:5], "up", *one[6:]])) == []
 
-    def table(*row: str) -> str:
-        widths = [max(len(a), len(b)) for a, b in zip(names, row, strict=True)]
-        rows = [names, ["-" * width for width in widths], row]
-        return "".join("  ".join(c.rjust(w) for c, w in zip(one, widths, strict=True)) + "\n" for one in rows)
 
-    one = ("Ethernet8", "9,10", "400G", "9100", "none", "down", "up", "QSFP-DD")
-    assert causes(table(*one)) == ["port-down"]
-    assert "FEC rs" in answer(table(*one)).findings[0].expected
-    assert causes(table(*one[:-1], "N/A")) == []
-    assert causes(table(*one[:-2], "down", "QSFP-DD")) == []
-    assert causes(table(*one[:5], "up", *one[6:])) == []
+def test_supplies_fans_and_sensors_of_a_switch_that_are_not_well_are_told():
+    supplies = ["PSU", "Model", "Voltage (V)", "Status", "LED"]
+    assert causes(simple(supplies, ["PSU 1", "M7", "12.01", "OK", "green"])) == []
+    found = answer(
+        "$ show platform psustatus\n" + simple(supplies, ["PSU 2", "N/A", "N/A", "NOT OK", "red"])
+    ).findings
+    assert [(one.id, one.object) for one in found] == [("switch-part", "PSU 2")]
+    fans = simple(
+        ["Drawer", "LED", "FAN", "Speed", "Presence", "Status"],
+        ["Drawer1", "red", "FAN7", "0%", "Present", "Not OK"],
+    )
+    assert [(one.id, one.object) for one in answer("$ show platform fan\n" + fans).findings] == [
+        ("switch-part", "FAN7")
+    ]
+    sensors = ["Sensor", "Temperature", "High TH", "Warning"]
+    hot = simple(sensors, ["ASIC", "105.0", "100.0", "True"], ["CPU", "40.0", "100.0", "False"])
+    assert [(one.id, one.object) for one in answer("$ show platform temperature\n" + hot).findings] == [
+        ("switch-part", "ASIC")
+    ]
+
+
+@pytest.mark.parametrize(("ecn", "cause"), [("ecn_none", ["ecn-off"]), ("ecn_all", [])])
+def test_a_profile_that_marks_nothing_is_told(ecn, cause):
+    assert (
+        causes(f"$ show ecn\nProfile: MINE\n-----  -----\necn  {ecn}\ngreen_min_threshold  7\n-----  -----\n")
+        == cause
+    )
+
+
+def test_lines_of_iblinkinfo_stand_alone():
+    line = '0x0012340000000007 "leaf7"  11   7[  ] ==( 2X        106.25 Gbps Active/  LinkUp)==>  0x0012340000000008  22   1[  ] "node7 mlx5_0" ( {could})\n'
+    found = answer(line.format(could="Could be 4X") + line.format(could="").replace("2X", "4X")).findings
+    assert [(one.id, one.object) for one in found] == [("link-narrow", "leaf7/7")]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "listed", "cause"),
+    [("mlx5_bond_0", "mlx5_0", ["wrong-hca"]), ("mlx5_9,mlx5_8", "", ["wrong-hca"]), ("mlx5", "mlx5_0", [])],
+)
+def test_a_filter_that_leaves_no_adapter_is_told(wanted, listed, cause):
+    text = f"n1:7:7 [0] NCCL INFO NCCL_IB_HCA set by environment to {wanted}.\nn1:7:7 [0] NCCL INFO NET/IB : No device found.\n"
+    if listed:
+        text += f"    device          \t   node GUID\n    ------          \t----------------\n    {listed}          \t0012340000000007\n"
+    assert [one for one in causes(text) if one == "wrong-hca"] == cause
+
+
+def test_corrected_errors_of_pcie_are_told_and_their_details_are_no_errors_of_an_adapter():
+    head = "[ 7.1] pcieport 0000:40:01.1: AER: Multiple Corrected error received: 0000:41:00.0\n"
+    rows = (
+        "[ 7.1] mlx5_core 0000:41:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)\n"
+        "[ 7.1] mlx5_core 0000:41:00.0:   device [15b3:1021] error status/mask=00000001/00002000\n"
+        "[ 7.1] mlx5_core 0000:41:00.0:    [ 0] RxErr                  (First)\n"
+    )
+    assert causes(head + rows + head) == ["pci-replays"]
+    assert causes((head + rows).replace("Multiple Corrected", "Corrected")) == []
+
+
+def pinged(peer: str, size: int, received: int) -> str:
+    return (
+        f"PING {peer} ({peer}) {size}({size + 28}) bytes of data.\n\n--- {peer} ping statistics ---\n"
+        f"7 packets transmitted, {received} received, 0% packet loss, time 7ms\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "cause"),
+    [(7, 0, ["mtu-differs"]), (7, 7, []), (7, 1, []), (0, 0, []), (0, 7, [])],
+)
+def test_large_packets_alone_that_get_no_answer_are_of_an_mtu(small, large, cause):
+    text = pinged("10.0.0.7", 56, small) + pinged("10.0.0.7", 8972, large)
+    assert [one for one in causes(text) if one == "mtu-differs"] == cause
+
+
+def test_a_peer_that_answers_no_ping_is_told_and_one_large_packet_says_nothing():
+    assert causes(pinged("10.0.0.7", 56, 0)) == ["connect-refused"]
+    assert causes(pinged("10.0.0.7", 8972, 0)) == []
+    assert causes("$ ping -c 7 10.0.0.8\n" + pinged("10.0.0.7", 56, 7)) == []
+
+
+def test_a_section_of_remapped_rows_stands_alone():
+    text = "    Remapped Rows\n        Uncorrectable Error               : 7\n        Pending                           : {}\n"
+    assert causes(text.format("Yes"))[0] == "gpu-memory"
+    assert "gpu-memory" not in causes(text.format("No"))
 
 
 PERFTEST = """\
@@ -204,6 +291,7 @@ def test_hosts_of_ec2_without_an_adapter_miss_the_plugin():
         ("adapter-limits", "host-settings", "WARN: frob requires nvidia driver option FrobMapping=1\n"),
         ("launch-failed", "clock-skew", "error: Munge decode failed: Expired credential\n"),
         ("transport-retry", "interfaces-share-subnet", "IPv4: martian source 10.0.0.7 from 10.0.0.9, on dev net1\n"),
+        ("no-gpu", "gpu-driver", "NVRM: GPU 0000:41:00.0: RmInitAdapter failed! (0x62:0x40:7)\n"),
         ("locked-memory", "adapter-limits", "mlx5_core 0000:3b:00.0: mlx5_cmd_out_err:7:(pid 7): CREATE_QP(0x500) op_mod(0x0) failed, status bad resource(0x5)\n"),
         ("transport-none", "port-down", "hfi1 0000:af:00.0: hfi1_0: set_link_state: current ARMED, new OFFLINE\n"),
         ("rendezvous", "model-access", "frob: 503 Server Error: Service Unavailable for url: https://frob/api\n"),
@@ -213,6 +301,7 @@ def test_hosts_of_ec2_without_an_adapter_miss_the_plugin():
 def test_a_cause_stands_above_what_it_leads_to(beneath, above, text):
     symptoms = {
         "protection": "n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.7<7> with error 4, opcode 0\n",
+        "no-gpu": "No devices were found\n",
         "locked-memory": "n1:1:2 [0] NCCL WARN Call to ibv_create_qp failed\n",
         "transport-none": "n7.7 PSM2 was unable to open endpoint\n",
         "rendezvous": "retrieving ncclUniqueId from [0] via store, but store->get('0') got error: Connection reset by peer\n",

@@ -27,6 +27,7 @@ FILES = (
 )  # fmt: skip
 HARMLESS = "harmless"
 SURE = 0.9
+REMAPPED = 63  # of the GPU driver: a row was remapped, as it should be, until the next reset
 LONGEST = 1200  # of a line
 _SAID_WARNING = re.compile(r"\W*(?:[\w.:/-]+\W+){0,3}?(?:WARN(?:ING)?|Warning)\b\W*:")
 _WORD = re.compile(r"\(*(?!\?)[A-Za-z]")
@@ -97,7 +98,25 @@ def mechanisms() -> tuple[Mechanism, ...]:
         rows = _rows(name)
         assert isinstance(rows, list)
         found += [one for row in rows for one in _of_row(row)]
+    found += _quoted_xids()
     return tuple(sorted(found, key=lambda one: -one.sure))
+
+
+def _quoted_xids() -> list[Mechanism]:
+    """Return mechanisms of the GPU driver's errors, as programs quote their numbers."""
+    by_cause: dict[str, list[int]] = {}
+    for code, cause in xids().items():
+        if code != REMAPPED:
+            by_cause.setdefault(cause, []).append(code)
+    return [
+        Mechanism(
+            cause,
+            (rf"\bXid(criticalerror|error| error| event)?( code| number)?\W{{1,3}}({codes})\b(?![.:])",),
+            0.92,
+        )
+        for cause, numbers in by_cause.items()
+        for codes in ["|".join(map(str, numbers))]
+    ]
 
 
 @cache

@@ -13,7 +13,7 @@ from functools import cache
 from fabrictwin.diagnosis.evidence import Sink
 from fabrictwin.diagnosis.literals import alternatives, needed
 from fabrictwin.diagnosis.readers.fabric import adapters, counters, ethernet, links, mlxlink, sonic
-from fabrictwin.diagnosis.readers.host import dcgm, kernel_log, limits, nvidia_smi, pci
+from fabrictwin.diagnosis.readers.host import dcgm, kernel_log, limits, nvidia_smi, pci, ping
 from fabrictwin.diagnosis.readers.job import benchmarks, launchers, ras, topology_xml, verbs_programs
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
@@ -40,6 +40,7 @@ FAMILIES = (
     Family("ibstat", adapters.OPENS_IBSTAT, adapters.Ibstat),
     Family("ibstatus", adapters.OPENS_IBSTATUS, adapters.Ibstatus),
     Family("ibv_devinfo", adapters.OPENS_DEVINFO, adapters.Devinfo),
+    Family("ibv_devices", adapters.OPENS_DEVICES, adapters.Devices),
     Family("show_gids", adapters.OPENS_GIDS, adapters.Gids),
     Family("ibswinfo", adapters.OPENS_SWITCH, adapters.SwitchInfo),
     Family("sysfs", adapters.OPENS_SYSFS, adapters.SysfsTree),
@@ -57,6 +58,7 @@ FAMILIES = (
     Family("dcgm", dcgm.OPENS, dcgm.Dcgm),
     Family("lspci", pci.OPENS, pci.Lspci),
     Family("lspci-capabilities", pci.Setpci.OPENS, pci.Setpci),
+    Family("ping", ping.OPENS, ping.Ping),
     Family("host-limits", limits.OPENS, limits.Limits),
     Family(verbs_programs.NAME, verbs_programs.OPENS, verbs_programs.VerbsPrograms),
     Family("launcher", launchers.OPENS, launchers.Launchers),

@@ -10,9 +10,8 @@ from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import found, reported
-from fabrictwin.diagnosis.mechanisms.table import SURE, mechanism_of, xids
+from fabrictwin.diagnosis.mechanisms.table import REMAPPED, SURE, mechanism_of, xids
 
-_REMAPPED = 63  # a row was remapped: as it should be, until the next reset
 SMALL_LOCKED = 64 << 20
 SMALL_SHM = 128 << 20
 FLAPS = 2
@@ -26,10 +25,10 @@ def kernel(case: Case) -> Iterator[Finding]:
     by_cause: dict[str, list[Fact]] = {}
     for fact in case.of("xid"):
         code = int(fact.number)
-        by_cause.setdefault("gpu-memory" if code == _REMAPPED else xids().get(code, "xid"), []).append(fact)
+        by_cause.setdefault("gpu-memory" if code == REMAPPED else xids().get(code, "xid"), []).append(fact)
     for name, facts in by_cause.items():
         codes = sorted({int(fact.number) for fact in facts})
-        only = codes == [_REMAPPED]
+        only = codes == [REMAPPED]
         yield found(
             name,
             facts,
@@ -263,6 +262,31 @@ def pci(case: Case) -> Iterator[Finding]:
     )
 
 
+ETHERNET_PAYLOAD = 1472  # bytes that ping sends in a frame of 1500
+
+
+def pings(case: Case) -> Iterator[Finding]:
+    """Peers that answer small packets and no large ones, or none at all."""
+    sent: dict[str, list[Fact]] = {}
+    for fact in case.of("ping"):
+        if fact.parts[1]:
+            sent.setdefault(fact.subject.device, []).append(fact)
+    for peer, facts in sent.items():
+        answered = [fact for fact in facts if fact.parts[2]]
+        largest = max((int(fact.parts[0] or 0) for fact in answered), default=-1)
+        lost = [fact for fact in facts if not fact.parts[2] and int(fact.parts[0] or 0) > largest]
+        if lost and answered:
+            yield found(
+                "mtu-differs",
+                [*lost, *answered],
+                f"{lost[0].parts[0]} bytes to {peer} lost, {largest} answered",
+                "both answered: one MTU on the whole way",
+                0.9,
+            )
+        elif lost and all(int(fact.parts[0] or 0) <= ETHERNET_PAYLOAD for fact in lost):
+            yield found("connect-refused", lost, f"no answer of {peer} to ping", "an answer", 0.6)
+
+
 def limits(case: Case) -> Iterator[Finding]:
     """Limits and settings of hosts."""
     locked = [fact for fact in case.of("limit.locked") if 0 <= fact.number < SMALL_LOCKED]
@@ -303,4 +327,4 @@ def limits(case: Case) -> Iterator[Finding]:
     )
 
 
-RULES: tuple[Rule, ...] = (kernel, nvlink, topology, unreadable_devices, pci, limits)
+RULES: tuple[Rule, ...] = (kernel, nvlink, topology, unreadable_devices, pci, pings, limits)

@@ -119,6 +119,24 @@ def sockets(case: Case) -> Iterator[Finding]:
     )
 
 
+def filtered(case: Case) -> Iterator[Finding]:
+    """NCCL_IB_HCA names adapters, and NCCL found none: the filter leaves none of the host's."""
+    missing, names = case.of("nccl.no-device"), case.settings.get("NCCL_IB_HCA", [])
+    if not missing or not names:
+        return
+    wanted, listed = str(names[0].parts[1]), [fact.subject.device for fact in case.of("hca.guid")]
+    prefixes = [one.split(":")[0] for one in wanted.lstrip("^=").split(",")]
+    if any(device.startswith(one) for device in listed for one in prefixes):
+        return
+    yield found(
+        "wrong-hca",
+        [*names, *missing],
+        f"NCCL_IB_HCA={wanted}, no device found",
+        f"one of {', '.join(listed[:8])}" if listed else "a name that ibv_devices lists",
+        0.92 if listed else 0.7,
+    )
+
+
 def adapters(case: Case) -> Iterator[Finding]:
     """Adapters that NCCL lists: too few, different by host, or of another network."""
     lists = [fact for fact in case.of("nccl.hcas") if fact.parts and fact.parts != ("",)]
@@ -229,4 +247,4 @@ def bootstrap(case: Case) -> Iterator[Finding]:
         )
 
 
-RULES: tuple[Rule, ...] = (gpudirect, sockets, adapters, bootstrap)
+RULES: tuple[Rule, ...] = (gpudirect, sockets, filtered, adapters, bootstrap)

@@ -86,6 +86,8 @@ def switch_drops(case: Case) -> Iterator[Finding]:
         fact for fact in case.of("sonic.queue-drop") if str(fact.parts[0]) in {f"UC{one}" for one in lossless}
     ]
     yield from reported("roce-loss", queues, "queue {0} dropped {1} packets", "0 in a lossless queue", 0.75)
+    off = [fact for fact in case.of("sonic.wred") if str(fact.parts[2]) in ("ecn_none", "off", "")]
+    yield from reported("ecn-off", off, "ecn {2}", "ecn_all: packets are marked before they are paused", 0.8)
     ports: dict[str, dict[str, Fact]] = defaultdict(dict)
     for fact in case.of("port.counter"):
         ports[fact.subject.device][str(fact.parts[0])] = fact

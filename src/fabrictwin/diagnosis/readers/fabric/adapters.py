@@ -14,6 +14,7 @@ from fabrictwin.diagnosis.readers.line_reader import LineReader
 OPENS_IBSTAT = r"^CA '[\w.:-]+'\s*$"
 OPENS_IBSTATUS = r"^Infiniband device '\S+' port \d+ status:|\w+ port \d+(?: \(\w+\))? ==> \S+ \("
 OPENS_DEVINFO = r"^hca_id:\s+\S+"
+OPENS_DEVICES = r"^\s*device\s+node GUID\s*$"
 OPENS_GIDS = r"^DEV\s+PORT\s+INDEX\s+GID\s+IPv4|^[\w.]+\s+\d+\s+\d+\s+[0-9a-f]{4}:[0-9a-f:]{34}\s"
 OPENS_SWITCH = r"^(?:Switch-?IB|Quantum|[\w-]+) .*Mellanox Technologies|^part number\s+\|"
 OPENS_SYSFS = (
@@ -132,6 +133,17 @@ class Devinfo(LineReader):
         elif name == "GID":
             self.sink.add("hca.gid", value, about)
         return True
+
+
+class Devices(LineReader):
+    """Reads ibv_devices: the names of a host's adapters."""
+
+    def line(self, text: str) -> bool:
+        """Take a line; False after the table."""
+        row = re.match(r"\s*([A-Za-z][\w.-]*)\s+([0-9a-f]{16})\s*$", text)
+        if row is not None:
+            self.sink.add("hca.guid", row[2], Subject(device=row[1]))
+        return row is not None or bool(re.match(OPENS_DEVICES, text)) or set(text) <= set("- \t")
 
 
 def _state(text: str) -> str:

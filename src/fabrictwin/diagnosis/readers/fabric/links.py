@@ -13,7 +13,7 @@ from fabrictwin.diagnosis.readers.line_reader import LineReader
 OPENS = (
     r"^(?:Switch|Ca|Rt)\s+\d+ \"[SHR]-[0-9a-f]+\"|^switchguid=0x|^caguid=0x|"
     r"^(?:SW|CA|RT)\s+\d+\s+\d+ 0x[0-9a-f]+ \d+x |^Switch: 0x[0-9a-f]+ |^CA: .*:\s*$|"
-    r"^\s+\d+\s+\d+\[\s*\]\s*==\("
+    r"^\s+\d+\s+\d+\[\s*\]\s*==\(|^0x[0-9a-f]+ \".*\"\s+\d+\s+\d+\[\s*\]\s*==\("
 )
 OPENS_MANAGER = r"^sminfo: "
 _NODE = re.compile(r"(Switch|Ca|Rt)\s+(\d+) \"([SHR]-[0-9a-f]+)\"\s*(?:#\s*\"(.*)\")?")
@@ -25,7 +25,7 @@ _PLAIN = re.compile(
 )
 _LINKINFO = re.compile(
     r"(?:(0x[0-9a-f]+)(?: \"\s*(.*?)\")?\s+)?(\d+)\s+(\d+)\[\s*\]\s*==\(\s*(.*?)\s*\)==>\s*"
-    r"(?:(\S+)\s+(\d+)\[\s*\] \"(.*?)\")?\s*(\(.*)?$"
+    r"(?:(?:0x[0-9a-f]+\s+)?(\S+)\s+(\d+)\[\s*\] \"(.*?)\")?\s*(\(.*)?$"
 )
 _RATE = re.compile(r"(\d+)X\s+([\d.]+) Gbps\s+(\S+)/\s*(\S+)")
 

@@ -26,6 +26,7 @@ OPENS_LOG = r"#orchagent: |#(?:syncd|bgpcfgd|portsyncd|buffermgrd)\w*: "
 _RULER = re.compile(r"\s*-{2,}(?:\s+-{2,})+\s*$")
 _PORT = re.compile(r"(?:Ethernet|PortChannel)[\w-]*\d")
 MOST_CELL = 60
+_PARTS = ("PSU", "DRAWER", "FAN", "SENSOR")  # first columns of `show platform`
 
 
 class Sonic(LineReader):
@@ -59,7 +60,7 @@ class Sonic(LineReader):
         elif self._block[0] and len(bare.split()) == 2 and not self._names:
             name, value = bare.split()
             self._values[name] = value
-        elif self._names and _PORT.match(bare):
+        elif self._names and (_PORT.match(bare) or self._names[0] in _PARTS):
             self._row(self._cells(text))
         elif re.match(r"Ingress PG dropped packets|(?:For n|N)amespace|Changed polling", bare):
             self._title = bare
@@ -97,7 +98,9 @@ class Sonic(LineReader):
         about = Subject(device=first)
         self.sink.add("sonic.read", True)
         names = self._names
-        if names[0] in ("PORT RX", "PORT TX"):
+        if names[0] in _PARTS:
+            self._part(row)
+        elif names[0] in ("PORT RX", "PORT TX"):
             self._pauses(row, names[0][-2:].lower(), about)
         elif names[0] == "QUEUE":
             storm = re.match(r"(\d+)/(\d+)$", row.get("STORM DETECTED/RESTORED", ""))
@@ -121,6 +124,16 @@ class Sonic(LineReader):
         elif names[:3] == ["INTERFACE", "LANES", "SPEED"]:
             value = tuple(row.get(name, "") for name in ("OPER", "ADMIN", "SPEED", "MTU", "FEC", "TYPE"))
             self.sink.add("sonic.interface", value, about)
+
+    def _part(self, row: Mapping[str, str]) -> None:
+        """Keep a supply or a fan that is not well, a sensor that warns."""
+        name, status = row.get("FAN") or next(iter(row.values())), row.get("STATUS", "")
+        if re.match(r"(?i)not ok|fail|bad", status):
+            self.sink.add("switch.status", (name, status), Subject(device=name))
+        elif row.get("WARNING", "").lower() == "true":
+            self.sink.add(
+                "switch.status", (name, f"{row.get('TEMPERATURE', '')} C, warning"), Subject(device=name)
+            )
 
     def _pauses(self, row: Mapping[str, str], way: str, about: Subject) -> None:
         self.sink.add("port.counter", ("Read", 0), about)

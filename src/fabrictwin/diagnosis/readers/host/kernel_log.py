@@ -33,6 +33,7 @@ MARKS = (
     "available PCIe", "IOMMU", "version", "rror", "Killed", "The NVIDIA GPU", "fallen off the bus",
     "fabricmanager", "Failed to start", "fault", "[ERROR]", "[FATAL]", "IMEX",
 )  # fmt: skip
+_DETAIL = re.compile(r"\s*(?:\[ ?\d+\]|device \[)")  # rows below an error of PCIe
 _OF_SEVERAL_LINES = frozenset(("The NVIDIA GPU", "fallen off the bus", "IMEX"))
 
 
@@ -174,6 +175,7 @@ class KernelLog(LineReader):
             re.search(
                 r"(?i)health|fatal|fw_fatal|recover|timeout|failed|err(?:or)?\b|corrupt|bad system state", said
             )
+            and not _DETAIL.match(said)
             and mechanism_of(text) is None
         ):
             self.sink.add("mlx5.error", re.sub(r"0x[0-9a-f]+|\d{3,}", "#", said)[:160], about)
@@ -210,9 +212,9 @@ class KernelLog(LineReader):
     def _aer(self, found: re.Match[str], _text: str) -> None:
         said = found[2] or found[3] or ""
         serious = bool(re.search(r"(?i)uncorrect", said))
-        self.sink.add(
-            "aer", ("uncorrectable" if serious else "correctable"), Subject(device=(found[1] or "").rstrip(":"))
-        )
+        about = Subject(device=(found[1] or "").rstrip(":"))
+        several = 2 if "Multiple" in said else 1  # since the last message
+        self.sink.add("aer", "uncorrectable" if serious else "correctable", about, count=several)
 
     def _killed(self, found: re.Match[str], _text: str) -> None:
         self.sink.add("oom", found[1])

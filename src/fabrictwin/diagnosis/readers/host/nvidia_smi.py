@@ -14,7 +14,8 @@ OPENS_TOPOLOGY = r"^\s*GPU0\s+(?:GPU1|NIC0|mlx5_\d+|CPU Affinity)"
 OPENS_NVLINK = r"^GPU \d+: .*\(UUID: |^\|\s+NvLink Link Status\s+\|"
 OPENS_QUERY = (
     r"^Failed to initialize NVML|^NVIDIA-SMI has failed|"
-    r"^=+NVSMI LOG=+|^\|\s*NVIDIA-SMI\s|^Attached GPUs\s+:|^GPU [0-9A-F]{8}:[0-9A-F:.]+\s*$|^\s{4}Fabric\s*$"
+    r"^=+NVSMI LOG=+|^\|\s*NVIDIA-SMI\s|^Attached GPUs\s+:|^GPU [0-9A-F]{8}:[0-9A-F:.]+\s*$|"
+    r"^\s{4}(?:Fabric|Remapped Rows|Retired Pages)\s*$"
 )
 _LINKS = frozenset(("X", "SYS", "NODE", "PHB", "PXB", "PIX", "PSB"))
 
