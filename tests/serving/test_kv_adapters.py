@@ -84,7 +84,7 @@ def test_two_gpus_wait_for_the_adapter_that_got_more() -> None:
         events += network.advance(10**15)
     assert [number for _, number in events] == [5]
     finder = PathFinder(fabric, twin().routes)
-    slices = sum(drawn_slices(adapter_pairs(finder, *pair), 72, 16, (5, *pair)) for pair in ends)
+    slices = np.sum([drawn_slices(adapter_pairs(finder, *pair), 72, 16, (5, *pair)) for pair in ends], 0)
     fuller = max(slices[:2].sum(), slices[2:].sum(), slices[::2].sum(), slices[1::2].sum())
     payload = int(fabric.port_payload_bps[fabric.nic_port[0]])
     before_ms = (12 + 72 * (1.4 + 16 * 0.165)) / 1e3
