@@ -174,6 +174,28 @@ pfc-cap 8 macsec-bypass off delay 0
 prio-pfc 0:off 1:off 2:off 3:on 4:off 5:off 6:off 7:off
 dscp-prio 26:3 48:6
 sminfo: sm lid 1 sm guid 0x2c9, activity count 9411 priority 14 state 3 SMINFO_MASTER
+PSU    Model    Status    Warning
+-----  -------  --------  ---------
+PSU 1  M7       NOT OK    True
+Neighbor  V  AS     MsgRcvd  MsgSent  TblVer  InQ  OutQ  Up/Down  State/PfxRcd  Name
+10.0.0.1  4  65001  7        7        7       0    0     1d02h    Connect       spine1
+Operational Info
+State                              : Active
+Recommendation                     : No issue was observed
+Effective Physical BER             : 15E-255
+Link Down Counter                  : 7
+Rx Power Current [dBm]             : 1.1,-9.7 [-5.2..6]
+    device          \t   node GUID
+    mlx5_0          \t0012340000000007
+PING 10.0.0.7 (10.0.0.7) 8972(9000) bytes of data.
+7 packets transmitted, 0 received, 100% packet loss, time 7ms
++-----------+----------------------+
+| Diagnostic| Result               |
+| pcie      | Fail                 |
+| Warning   | GPU 7 is running at P|
+|           | CI link width 4X, whi|
+|           | ch is below the minim|
++-----------+----------------------+
 """
 _LAUNCHERS = b"""n1: [rank0]:[E626 06:24:44.9 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8, OpType=ALLREDUCE, Timeout(ms)=6)
 n1:   | 2025-05-16T16:39:51.208-07:00 | libfabric:85:17::core:core:fi_getinfo_():1<warn> fi_getinfo: provider efa output empty list

@@ -61,3 +61,9 @@ def test_lossless_priorities_and_the_watchdog_are_read():
     evidence = read_text(text)
     assert [fact.value for fact in evidence.of("sonic.pfc")] == [(3, 4)]
     assert evidence.of("sonic.watchdog")
+
+
+def test_a_row_that_was_moved_and_cut_is_read_as_far_as_it_goes():
+    text = table(["Interface", "Lossless priorities"], [["Ethernet0", "3,4"]]).splitlines()
+    moved = "\n".join([*text[:2], "       Ethernet0", ""])
+    assert [fact.value for fact in read_text(moved).of("sonic.pfc")] == [()]

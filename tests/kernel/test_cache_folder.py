@@ -199,6 +199,7 @@ def as_user(uid: int) -> tuple[Path, int]:
 
 
 @pytest.mark.skipif(bool(config.DISABLE_JIT), reason="nothing is compiled")
+@pytest.mark.second
 def test_kernels_are_compiled_without_a_place_to_keep_them(tmp_path):
     """The whole way: numba caches in the private folder, and nothing of it is left."""
     (tmp_path / "file").write_text("")

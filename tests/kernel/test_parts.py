@@ -95,6 +95,7 @@ def divided(draw):
 
 @RELAXED
 @given(divided(), st.integers(1, 1000))
+@pytest.mark.second
 def test_threads_and_the_order_of_parts_change_nothing(case, seed):
     once = result(play(case))
     for threads in (2, 3, 8):

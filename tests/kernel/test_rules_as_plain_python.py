@@ -10,5 +10,6 @@ from support.plain_python import passes_as_plain_python
 
 
 @pytest.mark.skipif(bool(config.DISABLE_JIT), reason="runs them already")
+@pytest.mark.second
 def test_as_plain_python():
     passes_as_plain_python(*sorted(Path(__file__).parent.glob("test_rules_*.py")))

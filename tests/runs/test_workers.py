@@ -27,6 +27,7 @@ def test_every_item_is_answered_once(workers):
     assert sorted(found) == [(i, i * i) for i in range(20)]
 
 
+@pytest.mark.second
 def test_a_dying_worker_takes_nothing_else_with_it():
     found = dict(answers(partial(square, deadly=frozenset({3, 11})), range(16), 2))
     assert {place for place, answer in found.items() if isinstance(answer, Lost)} == {3, 11}

@@ -57,6 +57,7 @@ def computed(found: Prediction, engine: int) -> int:
     return int(found.replicas[engine].steps[:, 2].sum())
 
 
+@pytest.mark.second
 def test_prompts_are_computed_once_and_decodes_elsewhere() -> None:
     found = predict(spec(sides()))
     assert found.fields["completed"] == 30

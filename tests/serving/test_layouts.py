@@ -57,6 +57,7 @@ def twin(hosts: int = 2) -> Twin:
     return make_twin(spec, build(spec.cluster, spec=spec))
 
 
+@pytest.mark.second
 def test_tensor_parallelism_over_nodes_needs_rdma_and_a_pipeline_hardly(tmp_path: Path) -> None:
     """TP 16 waits for 161 all-reduces between the nodes a step, TP 8 × PP 2 for one send."""
 

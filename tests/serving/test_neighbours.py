@@ -86,6 +86,7 @@ def test_a_second_server_is_slowed_by_a_job_as_well(tmp_path: Path) -> None:
     assert other.beside_ms > 1.03 * other.alone_ms
 
 
+@pytest.mark.second
 def test_an_all_reduce_beside_a_job_takes_what_it_takes_played_with_it(tmp_path: Path) -> None:
     """The step and the collective on one flow engine, at five instants of each slice, are the oracle."""
     spec = load_spec(_write(tmp_path, THIN, []))

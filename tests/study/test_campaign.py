@@ -278,6 +278,7 @@ def test_own_rates_lie_over_the_logs():
     assert found["hbm"].per_s * 86400 == pytest.approx(2 * 16 * 72 / 884736)
 
 
+@pytest.mark.second
 def test_the_study_says_the_same_again_and_its_parts_add_up():
     asked = spec({"tokens": "1G", "runs": 8, "scale": 500, "failures": "opt-175b"})
     found, again = study(asked), study(asked)

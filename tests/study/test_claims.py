@@ -45,6 +45,7 @@ def test_a_claim_is_judged_by_its_figures_not_by_its_name(monkeypatch):
     assert links.generations().judgement == Judgement.OFF
 
 
+@pytest.mark.second
 def test_a_late_gpu_costs_its_lateness():
     claim = next(iter(judge_all(("late",))))
     assert dict(claim.figures)["the step takes longer by"] == "20 us"

@@ -59,6 +59,7 @@ def test_seeds_are_pooled_and_each_gives_the_same_delays_again(found):
         assert not Counter(one) - Counter(times)
 
 
+@pytest.mark.second
 def test_text_and_data_have_every_fabric_and_probe(found):
     _, fabrics = found
     shown, plain = text(fabrics), data(fabrics)

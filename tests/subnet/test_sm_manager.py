@@ -54,6 +54,7 @@ def test_the_sweep_speaks_datagrams_only_for_what_it_needs():
     assert sent.by_attribute[Method.SET, AttributeId.PORT_INFO] == switches + 2 * 2 * links
 
 
+@pytest.mark.second
 def test_a_sweep_of_a_subnet_that_is_up_changes_nothing():
     site = Site()
     before = dict(site.hosted.transport.statistics.by_attribute)

@@ -134,6 +134,7 @@ def test_pairs_differ_in_gpus_alone():
     assert (pair.published, pair.agrees) == (pytest.approx(0.8), False)
 
 
+@pytest.mark.second
 def test_published_steps_of_megatron_are_met_within_a_fifth():
     found = [c for c in cases(DATA) if c.row.set == "megatron-2021"]
     outcomes = judge(found, fidelity="analytic", stage=silent)

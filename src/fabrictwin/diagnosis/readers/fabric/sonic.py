@@ -119,7 +119,7 @@ class Sonic(LineReader):
         elif names[0] == "IFACE":
             self._counters(row, about)
         elif "LOSSLESS PRIORITIES" in names:
-            on = re.findall(r"\d", row["LOSSLESS PRIORITIES"])
+            on = re.findall(r"\d", row.get("LOSSLESS PRIORITIES", ""))
             self.sink.add("sonic.pfc", tuple(int(one) for one in on), about)
         elif names[:3] == ["INTERFACE", "LANES", "SPEED"]:
             value = tuple(row.get(name, "") for name in ("OPER", "ADMIN", "SPEED", "MTU", "FEC", "TYPE"))
