@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from support.clusters import boxes
 
+from fabrictwin.live.rdma_cm import manager
 from fabrictwin.live.rdma_cm import cm_abi
 from fabrictwin.live.rdma_cm.cm_abi import Address, Event, Parameters, PortSpace
 from fabrictwin.live.rdma_cm.identifier import CmChannel, Identifier, State
@@ -97,7 +98,7 @@ def test_a_request_waits_for_who_listens_again(server: Server, clock: Clock) -> 
 def test_nobody_who_listens_again_refuses_in_the_end(server: Server, clock: Clock) -> None:
     server.connections.destroy(listening(server))
     asks = asking(server)
-    clock.now += 1.1
+    clock.now += manager._LISTENS_AGAIN_S + 0.1
     server.connections.refuse_overdue()
     assert events(asks)[-1] == REFUSED
     late = asking(server)  # and the next one does not wait

@@ -11,7 +11,6 @@ import os
 import select
 import time
 
-from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.live.clock.pace import IDLE_S, ClockName, Served
 from fabrictwin.live.context import Context
 
@@ -90,8 +89,13 @@ class RealClock:
             return 0
         if served.watched:
             return _NAP_S
-        left_ps = served.world.next_event_ps() - (time.monotonic_ns() - self._origin_ns) * 1000
-        return min(max(left_ps / PS_PER_S - _WAKING_S, 0), _GLANCE_S if served.failed else IDLE_S)
+        due_ns = self._origin_ns + served.world.next_event_ps() // 1000
+        wait = (due_ns - time.monotonic_ns()) / 1e9 - _WAKING_S
+        if wait > 0:
+            return min(wait, _GLANCE_S if served.failed else IDLE_S)
+        while time.monotonic_ns() < due_ns and not served.poll.poll(0):
+            pass
+        return 0
 
     def _advance(self) -> bool:
         """Let modelled time follow the wall clock. Returns whether anything happened."""

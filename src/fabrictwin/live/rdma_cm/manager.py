@@ -18,7 +18,7 @@ from fabrictwin.verbs.adapter.world import World
 _EPHEMERAL = range(32768, 61000)  # net.ipv4.ip_local_port_range
 _MOST_IDENTIFIERS = 65536
 _HOPS = 64  # ip_ttl that RoCE's connections get
-_LISTENS_AGAIN_S = 1.0
+_LISTENS_AGAIN_S = 3.0
 
 _Place = tuple[str, int, int]  # host, port space, port
 
