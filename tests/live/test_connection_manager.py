@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 from support.clusters import boxes
 
-from fabrictwin.live.rdma_cm import manager
-from fabrictwin.live.rdma_cm import cm_abi
+from fabrictwin.live.rdma_cm import cm_abi, manager
 from fabrictwin.live.rdma_cm.cm_abi import Address, Event, Parameters, PortSpace
 from fabrictwin.live.rdma_cm.identifier import CmChannel, Identifier, State
 from fabrictwin.live.server import Server
