@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from support.packet_cases import cases, run_case
 from support.packet_wiring import digest
+from support.processes import answers_of
 
 from fabrictwin.kernel.packet import invariants as checks
 from fabrictwin.kernel.packet.state import build
@@ -64,14 +59,11 @@ def test_the_same_seed_gives_the_same_digest(case):
 
 
 _SCRIPT = """
-import json, sys
-import os.path
-sys.path[:0] = [sys.argv[1], os.path.dirname(sys.argv[1])]
 from fabrictwin.kernel.packet.state import build
 from support.packet_cases import run_case
 from support.packet_wiring import digest
 build.LOOK_AHEAD_PORTS = 0  # nor does looking ahead change anything
-print(json.dumps([digest(run_case(case, check=False)) for case in json.load(sys.stdin)]))
+print(json.dumps([digest(run_case(case, check=False)) for case in cases]))
 """
 
 FEW = [
@@ -108,15 +100,7 @@ def test_looking_ahead_changes_nothing(monkeypatch):
 
 def digests_under(script: str = _SCRIPT, **environment: str) -> list[str]:
     """Digests of a few cases in a process with those variables set."""
-    found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script, str(Path(__file__).parent)],
-        input=json.dumps(FEW),
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return json.loads(found.stdout)
+    return answers_of(script, FEW, **environment)
 
 
 @pytest.mark.second

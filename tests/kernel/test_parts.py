@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.packet_cases import cases, make_case, run_case
 from support.packet_wiring import US, fat_tree, infiniband, machine, ring, roce, set_dcqcn, star
+from support.processes import answers_of
 
 from fabrictwin.kernel.packet import invariants as checks
 from fabrictwin.kernel.packet import parts as at_work
@@ -191,25 +187,14 @@ FEW = [
 ]
 
 _SCRIPT = """
-import json, sys
-import os.path
-sys.path[:0] = [sys.argv[1], os.path.dirname(sys.argv[1])]
 from test_parts import play, result
-print(json.dumps([result(play(case, threads=2)) for case in json.load(sys.stdin)]))
+print(json.dumps([result(play(case, threads=2)) for case in cases]))
 """
 
 
 def results_under(**environment: str) -> list[str]:
     """Results of a few cases in a process with those variables set."""
-    found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _SCRIPT, str(Path(__file__).parent)],
-        input=json.dumps(FEW),
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return json.loads(found.stdout)
+    return answers_of(_SCRIPT, FEW, **environment)
 
 
 @pytest.mark.second

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.vllm_sources import real_vllms
 from support.vllm_twin import twin_log
 from support.vllm_workloads import WORKLOADS, Log, drawn, sections, workload
 
@@ -65,17 +66,12 @@ def test_every_step_is_the_real_schedulers(name: str) -> None:
     """`VLLM_PYTHON`: an interpreter with vLLM's dependencies; `VLLM_SOURCES`: folders of unpacked wheels, by
     `:`; `VLLM_DRAWN`: seeds of workloads to draw beside the named ones, by commas.
     """
-    python, sources = os.environ.get("VLLM_PYTHON"), os.environ.get("VLLM_SOURCES")
-    if not python or not sources:
-        pytest.skip("needs VLLM_PYTHON and VLLM_SOURCES")
-    for source in sources.split(os.pathsep):
-        version = next(Path(source).glob("vllm-*.dist-info")).name.split("-")[1]
-        release = ".".join(version.split(".")[:2])
+    for python, source, release in real_vllms():
         if release not in workload(name).releases:
             continue
         command = [python, "vllm_real.py", source, "lines", name]
         printed = subprocess.run(command, cwd=SUPPORT, capture_output=True, text=True, check=True).stdout
-        assert sections(printed)[name] == log_of(name, release).lines(), f"{name} on {version}"
+        assert sections(printed)[name] == log_of(name, release).lines(), f"{name} on {release}"
 
 
 def test_the_player_needs_nothing_of_the_project() -> None:

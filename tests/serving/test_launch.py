@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support.vllm_sources import real_vllms
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cli import main
@@ -123,21 +123,16 @@ def test_lines_are_taken_where_the_releases_parser_takes_them(answers: str, line
 @pytest.mark.slow
 def test_options_and_lines_are_the_real_parsers() -> None:
     """`VLLM_PYTHON` and `VLLM_SOURCES` as for the scheduler's decisions."""
-    python, sources = os.environ.get("VLLM_PYTHON"), os.environ.get("VLLM_SOURCES")
-    if not python or not sources:
-        pytest.skip("needs VLLM_PYTHON and VLLM_SOURCES")
-    for source in sources.split(os.pathsep):
-        version = next(Path(source).glob("vllm-*.dist-info")).name.split("-")[1]
-        release = ".".join(version.split(".")[:2])
+    for python, source, release in real_vllms():
 
-        def ask(what: str, text: str = "", source: str = source) -> str:
+        def ask(what: str, text: str = "", python: str = python, source: str = source) -> str:
             command = [python, str(SUPPORT / "vllm_parser.py"), source, what]
             return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 
         own = {option.name: option.takes for option in options(release).values()}
-        assert own == json.loads(ask("options").splitlines()[-1]), version
+        assert own == json.loads(ask("options").splitlines()[-1]), release
         answers = ask("lines", "\n".join(line for _, line in LINES)).splitlines()[-1]
-        assert answers == "".join(found[NAMES.index(release)] for found, _ in LINES), version
+        assert answers == "".join(found[NAMES.index(release)] for found, _ in LINES), release
 
 
 def test_all_reduces_without_the_custom_kernel_take_longer() -> None:
