@@ -101,6 +101,7 @@ def test_published_figures_go_where_the_job_changes_and_stay_where_it_does_not()
     assert one.with_(cluster__hosts__count=8).run.compare is None
 
 
+@pytest.mark.second
 def test_a_plan_ends_in_a_spec_that_runs(tmp_path):
     found = ft.plan(spec(), top=3, fidelity="analytic")
     assert len(found.layouts) == 3

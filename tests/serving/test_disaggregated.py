@@ -80,6 +80,7 @@ def test_decodes_are_not_held_up_by_prompts() -> None:
     assert short.fields["mean_ttft_ms"] > 1.2 * together.fields["mean_ttft_ms"]  # two engines one after the other
 
 
+@pytest.mark.second
 def test_decoding_hides_if_kv_crosses_hosts() -> None:
     """Between requests that decode, a transfer is through before the next step; a request alone waits for it."""
 

@@ -238,6 +238,7 @@ def test_mxfp4_experts_lie_in_memory_as_they_are_padded(tmp_path: Path) -> None:
     assert padded_widths("b200-sxm", wide, 2880, 360) == (2880, 360)
 
 
+@pytest.mark.second
 def test_experts_padded_to_blocks_do_not_care_how_many_tokens_there_are(tmp_path: Path) -> None:
     """vLLM 0.12 on Hopper: a step of 4 tokens works on as many blocks of experts in fp8 as one of 24."""
     model = {
