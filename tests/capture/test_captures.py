@@ -142,13 +142,23 @@ def test_infiniband_checksums_differ_where_the_link_may():
     assert one[-6:-2] == other[-6:-2]  # the lane is no part of the invariant CRC
     assert one[-2:] != other[-2:]
     assert variant(one[:-2]) == one[-2:]
-    # CRC-16 of polynomial 0x100B, bit by bit, lowest bit first
+    assert bit_by_bit(one[:-2]) == one[-2:]
+
+
+def bit_by_bit(packet: bytes) -> bytes:
+    """Return CRC-16 of polynomial 0x100B, lowest bit first."""
     crc = 0xFFFF
-    for byte in one[:-2]:
+    for byte in packet:
         for bit in range(8):
             low = (crc ^ byte >> bit) & 1
             crc = crc >> 1 ^ (int(f"{0x100B:016b}"[::-1], 2) if low else 0)
-    assert (crc ^ 0xFFFF).to_bytes(2, "little") == one[-2:]
+    return (crc ^ 0xFFFF).to_bytes(2, "little")
+
+
+@pytest.mark.parametrize("length", [2, 3, 1023, 1024, 1025, 4130])
+def test_the_variant_checksum_of_packets_of_any_length(length):
+    packet = bytes(i * i % 251 for i in range(length))
+    assert variant(packet) == bit_by_bit(packet)
 
 
 def test_losses_retransmissions_and_naks_of_a_flapping_link_are_found(tmp_path):

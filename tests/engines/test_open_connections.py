@@ -18,7 +18,7 @@ from fabrictwin.engines.channels.last_columns import LastColumns
 from fabrictwin.engines.flow.flow_engine import FlowEngine
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.fabric.memory_paths import PathFinder
-from fabrictwin.kernel.flow.sums import add_up, loaded_rates, places_by
+from fabrictwin.kernel.flow.sums import add_up, carried, count, edge_rates, loaded_rates, place, places_by
 from fabrictwin.nccl.lowering.lower import Lowering
 from fabrictwin.nccl.lowering.task_times import measure
 from fabrictwin.nccl.lowering.tasks import Task
@@ -132,6 +132,43 @@ def test_sums_by_row_and_column(drawn: list[tuple[int, int, int]]):
         mine = slice(start[r], start[r + 1])
         assert to_column[mine].tolist() == sorted(set(column[row == r].tolist()))
         assert to_value[mine].tolist() == expected[r, to_column[mine]].tolist()
+
+
+legs = st.lists(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), st.floats(0.01, 1))), max_size=4)
+
+
+@given(legs)
+def test_legs_are_merged_by_edge_and_kept_in_their_order(drawn: list[list[tuple[int, int, float]]]):
+    parts = [
+        [np.array([use[i] for use in leg], kind) for i, kind in enumerate((np.int64, np.int32, float))]
+        for leg in drawn
+    ]
+    following = np.zeros(6, np.int64)
+    for edge, _, _ in parts:
+        count(edge, following[1:])
+    np.cumsum(following, out=following)
+    uses = int(following[-1])
+    merged = np.empty(uses, np.int64), np.empty(uses, np.int32), np.empty(uses), np.empty(uses)
+    for edge, port, share in parts:
+        place(edge, port, share, share / 2, following, *merged)
+    expected = sorted(((*use, use[2] / 2) for leg in drawn for use in leg), key=lambda use: use[0])
+    assert list(zip(*(column.tolist() for column in merged), strict=True)) == expected
+
+
+@given(legs.map(lambda drawn: sorted(use for leg in drawn for use in leg)))
+def test_rates_and_bytes_of_edges(uses: list[tuple[int, int, float]]):
+    edge, port, share = (
+        np.array([use[i] for use in uses], kind) for i, kind in enumerate((np.int64, np.int32, float))
+    )
+    rate, slowest = np.arange(1.0, 11.0), np.full(5, np.inf)
+    edge_rates(edge, port, share, rate, 8.0, slowest)
+    expected = [min((rate[p] / (8 * s) for e, p, s in uses if e == own), default=np.inf) for own in range(5)]
+    assert slowest.tolist() == expected
+    before, size = share * 0.75, np.array([0.0, 1.0, 10.0, 1e6, 1e12])
+    carries = np.empty(len(edge), np.int64)
+    carried(edge, before, share, size, carries)
+    ends, begins = (np.rint(part * size[edge]).astype(np.int64) for part in (before + share, before))
+    assert carries.tolist() == (ends - begins).tolist()
 
 
 def test_what_was_made_of_columns_is_kept_while_they_stay_the_same():

@@ -183,8 +183,8 @@ class PathFinder:
         """Return the cabled adapters that the fewest links inside the host lead to from a GPU or CPU, by index."""
         fabric, found = self.fabric, np.sort(self._choices(node))
         first = int(fabric.host_node_start[fabric.node_host[node]])
-        paths = fabric.templates[fabric.host_template[fabric.node_host[node]]].paths
-        n = round(len(paths.pair_start) ** 0.5)
+        template = fabric.templates[fabric.host_template[fabric.node_host[node]]]
+        paths, n = template.paths, len(template.node_kind)
         path = paths.pair_start[(node - first) * n + fabric.nic_node[found] - first]
         links = paths.hop_start[path + 1] - paths.hop_start[path]
         nearest: I32 = found[links == links.min(initial=np.iinfo(np.int32).max)]

@@ -1,4 +1,4 @@
-"""Compiled: sums by row and column, and rates of links that edges share."""
+"""Compiled: sums by row and column, uses of links put in the order of edges, their rates and what they carry."""
 
 from __future__ import annotations
 

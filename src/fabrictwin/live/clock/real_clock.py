@@ -83,7 +83,7 @@ class RealClock:
         context.doorbell(handle)
 
     def _wait_s(self) -> float:
-        """Return how long to wait for descriptors: until shortly before the model's next event."""
+        """Return how long to wait for descriptors: until near the model's next event; the rest is spun."""
         served = self._served
         if self._quiet < _SPINS:
             return 0
