@@ -37,6 +37,7 @@ def library() -> ctypes.CDLL:
         ("live_follow", ctypes.c_int, (ctypes.c_int32,)),
         ("live_forget_all", None, ()),
         ("live_mark", None, (ctypes.c_int32, ctypes.c_int32)),
+        ("live_read_acts", None, (ctypes.c_int32, ctypes.c_uint64)),
         ("live_await_quiet", ctypes.c_int, (ctypes.c_int, u64, u64, address)),
         ("live_take_short_turns", None, (ctypes.c_int32,)),
         ("live_spinners", ctypes.c_int, (address, ctypes.c_int)),

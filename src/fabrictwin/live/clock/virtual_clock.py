@@ -130,6 +130,7 @@ class VirtualClock:
         """Answer a request about time. Raises Refused."""
         if kind == Kind.JOIN:
             self.follow(client.pid)
+            self._library.live_read_acts(client.pid, argument)
             return Reply(wire.JOINED.pack(self._slot(client.pid)), descriptor=self.page.descriptor)
         if kind == Kind.WAIT:
             self._begin_wait(client, argument, *wire.WAIT.unpack(body))
@@ -180,7 +181,7 @@ class VirtualClock:
 
     def ring(self, context: Context, handle: int) -> None:
         """Posted at one instant, in whatever order: begun in one that is always the same, once all wait."""
-        self._mark(context.pid)  # it has acted, and looks at no memory as yet
+        self._mark(context.pid)  # it has posted, and looks at no memory as yet
         times = self._times[context.pid]
         delay = times.post_ps
         if context.pid in self._noticed:

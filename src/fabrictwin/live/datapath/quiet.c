@@ -4,11 +4,14 @@
  * processor, read before the first look and after the second (CPU clocks of other processes:
  * clock_getcpuclockid(3)), says whether it ran between them. One that waits at both and did not run waited all the
  * time, so that there was a moment at which all of them did; one look is not enough, as who was seen to wait may have
- * been woken by one that was looked at later. A thread that looks at memory until somebody writes there never sleeps;
- * it waits as well once it has used so much of the processor, since it was last told anything, that it would have
- * acted. What others have used is counted when the scheduler looks at them, at every tick or so: it is made to look
- * (`count_now`), and what was used before the first count after a process was told is not held against it. Children
- * are found as they come.
+ * been woken by one that was looked at later.
+ *
+ * A thread that looks at memory until somebody writes there never sleeps; it waits as well once it has used so much
+ * of the processor, since it was last told anything or last did anything, that it would have done something. What it
+ * does that shows, the preloaded library counts (live_acted). What others have used is counted when the scheduler
+ * looks at them, at every tick or so: it is made to look (`count_now`), and what was used before the first count is
+ * not held against a process. Nor is more than a part at a time: a virtual processor that its host takes away for
+ * milliseconds passes for one that was used. Children are found as they come.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -21,6 +24,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,13 +34,19 @@
 #define NAP_NS 100000
 #define SLICE_NS 100000
 #define GONE UINT64_MAX
+#define COUNTS 4           /* in which a process has used what shows that it looks at memory, at least */
+#define ACTING_NS NS_PER_S /* that it may act for, told nothing: one that goes on is taken to wait as well */
 
 struct process {
     int32_t pid;
     int32_t may_spin;   /* others can write to its memory */
     int32_t running;    /* threads that were found running */
-    uint64_t mark_ns;   /* what it had used when it was last told anything */
-    int counted;        /* it was counted since, and mark_ns is what it had used then */
+    uint64_t told_ns;   /* what it had used when it was last told anything */
+    uint64_t acts_at;   /* where in its memory it counts what it does; 0: it does not */
+    uint64_t acts;      /* that count when it was last looked at */
+    uint64_t mark_ns;   /* what it had used then */
+    int counted;        /* mark_ns was counted since it was told anything, or acted */
+    uint64_t idly_ns;   /* what it has used since, as far as that is held against it */
     uint64_t before_ns; /* what it had used when its threads were looked at */
 };
 
@@ -78,7 +88,7 @@ static struct process *find(int32_t pid) {
 /* Look after a process from now on. Returns 1 where it is new. */
 int live_follow(int32_t pid) {
     if (find(pid) || count == MOST_PROCESSES) return 0;
-    known[count++] = (struct process){.pid = pid, .mark_ns = used_ns(pid)};
+    known[count++] = (struct process){.pid = pid, .told_ns = used_ns(pid)};
     live_take_short_turns(pid);
     return 1;
 }
@@ -89,12 +99,28 @@ void live_forget_all(void) { count = 0; }
 void live_mark(int32_t pid, int32_t may_spin) {
     struct process *process = find(pid), first;
     if (!process) return;
-    process->mark_ns = used_ns(pid);
+    process->told_ns = process->mark_ns = used_ns(pid);
     process->counted = 0;
     process->may_spin = may_spin;
     first = *process;
     memmove(known + 1, known, (size_t)((char *)process - (char *)known));
     known[0] = first;
+}
+
+/* A process counts what it does at an address of its memory. */
+void live_read_acts(int32_t pid, uint64_t address) {
+    struct process *process = find(pid);
+    if (process) process->acts_at = address;
+}
+
+/* Whether a process has done anything since it was last asked. One whose memory may not be read has not. */
+static int has_acted(struct process *process) {
+    uint64_t acts = process->acts;
+    struct iovec mine = {&acts, sizeof acts}, theirs = {(void *)(uintptr_t)process->acts_at, sizeof acts};
+    if (!process->acts_at || process_vm_readv(process->pid, &mine, 1, &theirs, 1, 0) != sizeof acts) return 0;
+    int has = acts != process->acts;
+    process->acts = acts;
+    return has;
 }
 
 static int read_text(const char *path, char *to, size_t room) {
@@ -184,17 +210,20 @@ static int look(int32_t pid, int quickly, int may_spin) {
     return alive ? running + fresh : -1;
 }
 
-/* Whether a process, so many threads of which run, has used so much since it was told anything that it looks at
- * memory. */
+/* Whether a process, so many threads of which run, has used so much, and done nothing, that it looks at memory. */
 static int spins(struct process *process, uint64_t spin_ns) {
-    uint64_t used = used_ns(process->pid);
+    uint64_t used = used_ns(process->pid), most_ns = spin_ns * (uint64_t)process->running;
     if (!process->may_spin || used == GONE) return 0;
+    uint64_t since_ns = used - process->mark_ns;
+    process->mark_ns = used;
+    if (has_acted(process) && used - process->told_ns < ACTING_NS) process->counted = 0;
     if (!process->counted) {
-        process->counted = used != process->mark_ns;
-        process->mark_ns = used;
+        process->counted = since_ns > 0;
+        process->idly_ns = 0;
         return 0;
     }
-    return used - process->mark_ns >= spin_ns * (uint64_t)process->running;
+    process->idly_ns += since_ns < most_ns / COUNTS ? since_ns : most_ns / COUNTS;
+    return process->idly_ns >= most_ns;
 }
 
 /* Look at all processes. Returns 1 where every one waits; `spinning` is how many look at memory meanwhile. */

@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define LIVE_PROTOCOL 3
+#define LIVE_PROTOCOL 4
 #define LIVE_HANDLES 65536u     /* queue pairs of a context; handles wrap */
 #define LIVE_CONTROL_BYTES (6 * LIVE_HANDLES)
 #define LIVE_PAYLOAD 16384u     /* bytes of a request or a reply, at most */
@@ -26,8 +26,9 @@ enum live_kind {
     LIVE_ADDRESS = 6,    /* payload: a GID; the reply is the MAC behind it */
     LIVE_TREE = 7,       /* payload: a host; the reply is the folder with the files that its programs see */
     LIVE_HOSTS = 8,      /* the reply is the names of the hosts, a line each */
-    LIVE_JOIN = 9,       /* a process begins to live by the twin's clock; the reply is struct live_joined and a
-                            descriptor, the memory file of the clock (struct live_clock) */
+    LIVE_JOIN = 9,       /* a process begins to live by the twin's clock. Argument: where in its memory it counts what
+                            it does (uint64_t); the reply is struct live_joined and a descriptor, the memory file of
+                            the clock (struct live_clock) */
     LIVE_WAIT = 10,      /* argument: an instant in ps; payload: struct live_wait. The reply comes when it is over */
     LIVE_WITHDRAW = 11,  /* argument: number of a wait. It is over, and answered if it was not; no other reply */
     LIVE_TIMER = 12,     /* argument: an instant at which the process gets SIGALRM, or 0; payload: the interval */
