@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.clusters import boxes
-from support.live_pair import NEEDS_PROGRAMS, LiveTwin, free_port
+from support.live_pair import NEEDS_PROGRAMS, Ended, LiveTwin, free_port
 
 from fabrictwin.live.native_libraries import COMPILERS
 from fabrictwin.tools.perftest.perftest_loops import Bandwidth, Latency, play
@@ -118,6 +118,56 @@ def test_who_is_woken_between_two_looks_at_the_clock_acts_before_time_moves(live
     for _ in range(3):
         ended = live.run("host-0", [sys.executable, "-c", LOOKERS], timeout_s=60)
         assert re.findall(r"^late (.*)$", ended.output, re.M) == ["0"]
+
+
+POSTERS = """
+import time
+from pyverbs.addr import AHAttr
+from pyverbs.cq import CQ
+from pyverbs.device import Context
+from pyverbs.enums import *
+from pyverbs.mr import MR
+from pyverbs.pd import PD
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.wr import SGE, SendWR
+
+context = Context(name="mlx5_0")
+domain, queue = PD(context), CQ(context, 256)
+memory = MR(domain, 64, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
+there = QPAttr(port_num=1, path_mtu=IBV_MTU_1024)
+there.qp_access_flags = IBV_ACCESS_REMOTE_WRITE
+there.ah_attr = AHAttr(dlid=context.query_port(1).lid, port_num=1)
+pair, peer = (
+    QP(domain, QPInitAttr(IBV_QPT_RC, rcq=queue, scq=queue, cap=QPCap(128, 1, 1, 1)), there) for _ in range(2)
+)
+for ours, other in ((pair, peer), (peer, pair)):
+    there.dest_qp_num = other.qp_num
+    ours.to_rts(there)
+moved = set()
+for _ in range(5):
+    before = time.monotonic_ns()
+    for number in range(100):
+        sum(range(2000))
+        work = SendWR(number, num_sge=1, sg=[SGE(memory.buf, 8, memory.lkey)], opcode=IBV_WR_RDMA_WRITE)
+        work.set_wr_rdma(memory.rkey, memory.buf)
+        pair.post_send(work)
+    moved.add(time.monotonic_ns() - before)
+    found = 0
+    while found < 100:
+        count, completions = queue.poll(100)
+        found += count
+        assert all(each.status == IBV_WC_SUCCESS for each in completions)
+print("moved", *moved)
+"""
+
+
+@pytest.mark.skipif(
+    subprocess.run(["/usr/bin/python3", "-c", "import pyverbs"], capture_output=True, check=False).returncode != 0,
+    reason="needs pyverbs (apt-get install python3-pyverbs)",
+)
+def test_time_stands_while_a_program_posts_in_a_row(live: LiveTwin) -> None:
+    """Only the first of many doorbells is told; a program that goes on with its work looks at no memory."""
+    assert live.run("host-0", ["/usr/bin/python3", "-c", POSTERS], timeout_s=60) == Ended(0, "moved 0\n")
 
 
 def _figures(live: LiveTwin, program: str, size: int, iterations: int) -> list[float]:
