@@ -77,11 +77,11 @@ class Misaligned(Model):
 class Gpu(Entry):
     """A GPU. `peak_flops` is dense, by precision; `gemm` and `attention` are what was measured of it.
 
-    `printed` is a pattern of what nvidia-smi and CUDA call it (of several GPUs', the longest match counts),
+    `product_names` is a pattern of what nvidia-smi and CUDA call it (of several GPUs', the longest match counts),
     `pci_devices` what they call it by the identifier of its PCI device.
     """
 
-    printed: str = ""
+    product_names: str = ""
     pci_devices: dict[str, str] = Field(default_factory=dict)
     power: Figure[Watts]
     sm_count: Figure[Count]

@@ -113,7 +113,7 @@ def recognised(evidence: Evidence) -> Hardware | None:
 
 def gpu_of(name: str) -> str:
     """Return the catalog's GPU of a product name, the one that matches most of it; empty where it has none."""
-    patterns = {"": _OTHERS} | {gpu: catalog.gpu(gpu).printed for gpu in catalog.names("gpu")}
+    patterns = {"": _OTHERS} | {gpu: catalog.gpu(gpu).product_names for gpu in catalog.names("gpu")}
     found = {
         gpu: max(len(one[0]) for one in matches)
         for gpu, pattern in patterns.items()

@@ -28,7 +28,7 @@ _OTHERS = {
 
 @cache
 def _models() -> dict[str, str]:
-    """What the driver calls NVIDIA's GPUs, by PCI device."""
+    """Return what the driver calls NVIDIA's GPUs, by PCI device."""
     return _OTHERS | {
         device: name for gpu in catalog.names("gpu") for device, name in catalog.gpu(gpu).pci_devices.items()
     }
