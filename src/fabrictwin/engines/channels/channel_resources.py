@@ -34,6 +34,18 @@ from fabrictwin.program.program import Channels, Communication, Connections
 
 
 @dataclass(frozen=True)
+class PortBytes:
+    """Ports that carry the bytes of C channels, one channel's after the other's."""
+
+    start: I64  # [C + 1]
+    port: I32
+    size: I64  # bytes per execution, exact
+
+    def __len__(self) -> int:
+        return len(self.start) - 1
+
+
+@dataclass(frozen=True)
 class Bound:
     """C channels of several communications, one after the other."""
 
@@ -47,9 +59,7 @@ class Bound:
     use_start: I64  # [C + 1]
     use_resource: I32
     use_coefficient: F64
-    port_start: I64  # [C + 1]
-    port: I32  # ports that carry the channel's bytes
-    port_bytes: I64  # per execution, exact
+    counts: tuple[PortBytes, ...]  # of some channels and of those that follow; nothing where nobody counts
     step_ps: I64  # [C] mean latency of an edge, software's cost of a step included
     critical: tuple[CriticalPaths, ...]  # of each communication
 
@@ -60,19 +70,29 @@ class Bound:
             return parts[0]
         first = starts_of([len(part.critical) for part in parts]).tolist()
         columns = {
-            name: np.concatenate([getattr(part, name) for part in parts]) for name in (*_BY_CHANNEL, *_BY_USE)
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in (*_BY_CHANNEL, "use_resource", "use_coefficient")
         }
         communication = [part.communication + at for part, at in zip(parts, first, strict=False)]
         return cls(
             communication=np.concatenate(communication).astype(np.int32),
             use_start=starts_of(np.concatenate([np.diff(part.use_start) for part in parts])),
-            port_start=starts_of(np.concatenate([np.diff(part.port_start) for part in parts])),
+            counts=tuple(each for part in parts for each in part.counts),
             critical=tuple(each for part in parts for each in part.critical),
             **columns,
         )
 
+    def add_carried(self, flow: I64, whole: I64, part: F64, carried: I64) -> None:
+        """Add bytes to `carried` [ports]: of `whole` executions, and a `part` of one, of each channel's `flow`."""
+        from fabrictwin.kernel.flow import sums
 
-_BY_USE = ("use_resource", "use_coefficient", "port", "port_bytes")
+        at = 0
+        for counts in self.counts:
+            end = at + len(counts)
+            sums.add_carried(flow[at:end], counts.start, counts.port, counts.size, whole, part, carried)
+            at = end
+
+
 _BY_CHANNEL = ("size_bytes", "fill_ps", "serial_ps", "piece_bytes", "path_ps", "limit", "step_ps")
 
 
@@ -183,9 +203,6 @@ def _bind(
     edge_ps, criticals, beyond = _on_the_way(communications, edges, columns, found, how, connections)
     total = np.bincount(channel, weights=edge_ps, minlength=channels)
     use_start, use_resource, use_coefficient = _uses(columns, found, paths.beside, connections)
-    port_start, port, port_bytes = np.zeros(channels + 1, np.int64), found.port[:0], columns.size[:0]
-    if counted:
-        port_start, port, port_bytes = _counts(columns, found, connections.last)
     return Bound(
         communication=np.repeat(np.arange(len(communications), dtype=np.int32), np.diff(columns.first)),
         size_bytes=columns.flow_bytes,
@@ -197,9 +214,7 @@ def _bind(
         use_start=use_start,
         use_resource=use_resource,
         use_coefficient=use_coefficient,
-        port_start=port_start,
-        port=port,
-        port_bytes=port_bytes,
+        counts=(_counts(columns, found, connections.last),) if counted else (),
         step_ps=np.rint(total / np.maximum(np.bincount(channel, minlength=channels), 1)).astype(np.int64),
         critical=criticals,
     )
@@ -320,13 +335,14 @@ def _limits(columns: _Columns, found: EndToEnd, how: Connections, fabric: Fabric
     return limit
 
 
-def _counts(columns: _Columns, found: EndToEnd, last: LastColumns) -> tuple[I64, I32, np.ndarray]:
-    """A CSR over channels of ports and the bytes that they carry, without a remainder."""
+def _counts(columns: _Columns, found: EndToEnd, last: LastColumns) -> PortBytes:
+    """Bytes that ports carry of each channel, without a remainder."""
     from fabrictwin.kernel.flow import sums
 
     carried = np.empty(len(found.edge), np.int64)
     sums.carried(found.edge, found.before, found.share, np.rint(columns.size * columns.on_wire), carried)
-    return _sum_by(columns.channel.astype(np.int32)[found.edge], found.port, carried, columns.channels, last)
+    row = columns.channel.astype(np.int32)[found.edge]
+    return PortBytes(*_sum_by(row, found.port, carried, columns.channels, last))
 
 
 def _sum_by(row: I32, column: I32, value: np.ndarray, rows: int, last: LastColumns) -> tuple[I64, I32, np.ndarray]:

@@ -165,15 +165,12 @@ class FlowOperations:
         """Bytes that left each port: of flows that are done, exactly; of those at work, as far as they are."""
         if not self.counted:
             raise InvariantError("counters of an engine that does not count")
-        from fabrictwin.kernel.flow import sums
-
         progress = self.graph.flow_progress()
         drained = self.graph.state.flows.drained
         tx_bytes = self._carried.copy()
         part = progress - self._settled
         for first, bound, flow_of_channel in self._port_use:
-            ports = bound.port_start, bound.port, bound.port_bytes
-            sums.add_carried(flow_of_channel + first, *ports, drained, part, tx_bytes)
+            bound.add_carried(flow_of_channel + first, drained, part, tx_bytes)
         return Counters(tx_bytes)
 
 
