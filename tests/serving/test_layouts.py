@@ -77,7 +77,11 @@ def test_tensor_parallelism_over_nodes_needs_rdma_and_a_pipeline_hardly(tmp_path
 
 @pytest.mark.parametrize(
     ("host", "size", "carried", "way"),
-    [("gb200-nvl4", 4, 6 * 40.1, "custom"), ("h100-pcie-8", 2, 12 * 20.6, "custom"), ("h100-pcie-8", 4, 0, "nccl")],
+    [
+        ("gb200-nvl4", 4, 6 * 40.1, "custom"),
+        ("h100-pcie-8", 2, 12 * 20.6, "custom"),
+        ("h100-pcie-8", 4, 0, "nccl"),
+    ],
 )
 def test_gpus_joined_without_a_switch(host: str, size: int, carried: float, way: str) -> None:
     """A pair's links count; where a pair has none, vLLM takes the GPUs for PCIe alone."""
