@@ -75,8 +75,14 @@ class Misaligned(Model):
 
 
 class Gpu(Entry):
-    """A GPU. `peak_flops` is dense, by precision; `gemm` and `attention` are what was measured of it."""
+    """A GPU. `peak_flops` is dense, by precision; `gemm` and `attention` are what was measured of it.
 
+    `product_names` is a pattern of what nvidia-smi and CUDA call it (of several GPUs', the longest match counts),
+    `pci_devices` what they call it by the identifier of its PCI device.
+    """
+
+    product_names: str = ""
+    pci_devices: dict[str, str] = Field(default_factory=dict)
     power: Figure[Watts]
     sm_count: Figure[Count]
     peak_flops: dict[str, Figure[Flops]]

@@ -32,7 +32,6 @@ _TIMES = {
     "endpoint": ("next_message",),
     "qp": ("next_send", "next_message", "progress_ps"),
 }
-_COUNTS = ("tx_bytes", "tx_payload", "tx_packets", "wait_ps")
 
 
 @dataclass(frozen=True)
