@@ -98,7 +98,7 @@ def test_gpus_joined_without_a_switch(host: str, size: int, carried: float, way:
 
 @pytest.mark.parametrize(("size", "measured_us"), [(2, (114, 409, 1444, 5487)), (4, (86, 229, 861, 3205))])
 def test_nccl_on_a_gb200_nvl4_is_as_long_as_measured(size: int, measured_us: tuple[int, ...]) -> None:
-    """16 MiB to 1 GiB eagerly (aiconfigurator's database): six links a pair, of which two GPUs use a third of all."""
+    """16 MiB to 1 GiB eagerly (aiconfigurator's database): two GPUs use a third of their links."""
     board = Twin(blueprint(1, "gb200-nvl4", switch="qm9700", topology={"kind": "single-switch"}))
     nccl = NcclTimes(board, board.fabric.gpu_node[:size], read_settings({}))
     took = [nccl.time_us("all_reduce", 16 << 20 << 2 * step) for step in range(4)]

@@ -12,14 +12,14 @@ sizes at which the custom kernel would leave off before its own 8 MiB.
 
 Times are one formula a way: a base, a part for every rank or hop, and bytes over a rate. Constants were fitted to
 NVIDIA's measurements in aiconfigurator's database (Apache-2.0): the custom kernel in CUDA graphs, nccl-tests
-without host time. Some of that database's GB200 are NVL4 (vLLM 0.19 and 0.24, SGLang 0.5.9): NCCL moves 200 GB/s
-between two of their GPUs and 500 among four, which six links a pair give and a switch does not. What the kernel waits
-for is shorter without a switch (a read from another GPU takes 1.7 us in a GB200 NVL72, by nvbandwidth); its base and
+without host time. Some GB200 of that database are NVL4 (vLLM 0.19 and 0.24, SGLang 0.5.9): NCCL moves 200 GB/s
+between two of them and 500 among four, as six links a pair do and a switch does not. What the kernel waits for is
+shorter without a switch (a read from another GPU takes 1.7 us in a GB200 NVL72, by nvbandwidth); its base and
 second stage there were fitted to SGLang's measurements, and a pair's links bound what it reads.
-Symmetric memory is taken to be as fast as NCCL, which no measurement
-supports or denies. FlashInfer's one-shot kernels are taken to be as fast as TensorRT-LLM's, which they come from;
-constants were fitted to measurements of these (1.3.0rc10 and rc20) from 1 KiB to where one shot ends or 4 MiB, 2%
-and 3% off in the median, 15% at most. Beyond, they are no slower than NCCL.
+Symmetric memory is taken to be as fast as NCCL, which no measurement supports or denies. FlashInfer's one-shot
+kernels are taken to be as fast as TensorRT-LLM's, which they come from; constants were fitted to measurements of
+these (1.3.0rc10 and rc20) from 1 KiB to where one shot ends or 4 MiB, 2% and 3% off in the median, 15% at most.
+Beyond, they are no slower than NCCL.
 """
 
 from __future__ import annotations
