@@ -7,8 +7,8 @@ time there are the twin's. Sizes are those of `all_reduce_utils.py` and, for Fla
 Left out: FlashInfer between nodes of one NVLink domain, its fusion with the norm, and NCCL's symmetric memory, off
 by default.
 
-GPUs that are joined without a switch (GB200 NVL4) have no multicast: `symm_mem.py` turns itself off, and with it the
-sizes at which the custom kernel would leave off before its own 8 MiB.
+GPUs that are joined without a switch (GB200 NVL4) have no multicast: `symm_mem.py` turns itself off, and with it
+the sizes at which the custom kernel would leave off before its own 8 MiB.
 
 Times are one formula a way: a base, a part for every rank or hop, and bytes over a rate. Constants were fitted to
 NVIDIA's measurements in aiconfigurator's database (Apache-2.0): the custom kernel in CUDA graphs, nccl-tests
