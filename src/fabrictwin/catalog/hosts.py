@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fabrictwin.base.errors import did_you_mean, quoted
 from fabrictwin.base.units import Duration, Rate
 from fabrictwin.base.whole_numbers import numbered, whole_or_none
-from fabrictwin.catalog.figures import Entry, Figure, Model
+from fabrictwin.catalog.figures import Entry, Figure, Model, SourcedPart
 from fabrictwin.catalog.quantities import Count
 
 MOST_NODES = 1024  # of a kind in one host
@@ -51,20 +51,7 @@ class Chip(Entry):
     idle_exit: Figure[Duration] | None = None
 
 
-class HostPart(Model):
-    """A part of a host's interior and who says so."""
-
-    source: str = ""
-    estimate: bool = False
-    note: str = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_source(cls, data: Any, info: ValidationInfo) -> Any:
-        return {"source": (info.context or {}).get("source", ""), **data} if isinstance(data, dict) else data
-
-
-class HostNic(HostPart):
+class HostNic(SourcedPart):
     """One adapter of a host. `rail` is the GPU that it serves."""
 
     type: str
@@ -72,7 +59,7 @@ class HostNic(HostPart):
     rail: int
 
 
-class HostLinks(HostPart):
+class HostLinks(SourcedPart):
     """Links between every node of `a` and every node of `b`: `count` of them between each pair."""
 
     a: tuple[str, ...]

@@ -19,7 +19,7 @@ from fabrictwin.serving.engine.replica import Replica
 from fabrictwin.serving.network.kv_adapters import adapter_pairs
 from fabrictwin.serving.network.kv_transfer import WAKE_PS, KvLayout, KvNetwork, rank_pairs
 from fabrictwin.serving.network.link_load import ALONE, Neighbourhood
-from fabrictwin.serving.network.sent import routed_bytes
+from fabrictwin.serving.network.port_bytes import routed_bytes
 
 
 def _section(serving: Serving, pool: Pool) -> Serving:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.serving.step.all_reduce import TensorGroup
+from fabrictwin.serving.step.cuda_graphs import padded_to
 from fabrictwin.serving.step.expert_parallel import ExpertLayout
-from fabrictwin.serving.step.graphs import padded_to
-from fabrictwin.serving.step.grid import table
+from fabrictwin.serving.step.interpolation import table
 from fabrictwin.serving.step.kernels import Kernels
 from fabrictwin.serving.step.parts import Parts
 from fabrictwin.serving.step.shape import StepShape
