@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fabrictwin.serving.step.all_reduce import MIB, TensorGroup
+from fabrictwin.serving.step.all_reduce import MIB, Switches, TensorGroup
 
 GROUPS = {
     "a100_sxm": ("nvlink3", 80),
@@ -54,24 +54,24 @@ def test_the_custom_kernel_ends_at_the_exact_size(size: int, capability: int, bo
 def test_flashinfer_goes_first_up_to_the_exact_size(size: int, capability: int, most: int, beyond: str) -> None:
     """In vLLM 0.33.0 tensors of the size itself are taken, others go on as without it."""
     links = "nvlink4" if capability == 90 else "nvlink5"
-    one = TensorGroup(size, size, links, capability, flashinfer=True)
+    one = TensorGroup(size, size, links, capability, switches=Switches(flashinfer=True))
     assert one.way(most) == one.way(1024) == "flashinfer"
     assert one.way(most + 16) == group(size, links, capability).way(most + 16) == beyond
 
 
 def test_releases_that_do_not_know_a_gpu_take_the_kernels_own_size() -> None:
     """vLLM 0.12 and 0.15 have no sizes for B300: 8 MiB of the custom kernel, then NCCL."""
-    early, known = (TensorGroup(8, 8, "nvlink5", 103, early=early) for early in (True, False))
+    early, known = (TensorGroup(8, 8, "nvlink5", 103, switches=Switches(early=early)) for early in (True, False))
     assert (early.way(8 * MIB - 16), early.way(8 * MIB)) == ("custom", "nccl")
     assert known.way(8 * MIB - 16) == "symmetric memory"
-    assert TensorGroup(8, 8, "nvlink4", 90, early=True).way(MIB) == "symmetric memory"
+    assert TensorGroup(8, 8, "nvlink4", 90, switches=Switches(early=True)).way(MIB) == "symmetric memory"
 
 
 def test_without_the_custom_kernel_the_other_ways_are_as_they_were() -> None:
     """`disable_custom_all_reduce` takes one way out of the order; the others have switches of their own."""
 
     def ways(links: str, capability: int, size: int = 8, **rest: bool) -> list[str]:
-        one = TensorGroup(size, size, links, capability, custom=False, **rest)
+        one = TensorGroup(size, size, links, capability, switches=Switches(custom=False, **rest))
         return [one.way(moved) for moved in (1024, MIB, 64 * MIB)]
 
     assert ways("nvlink4", 90) == ["symmetric memory", "symmetric memory", "nccl"]
@@ -80,10 +80,10 @@ def test_without_the_custom_kernel_the_other_ways_are_as_they_were() -> None:
 
 
 def test_flashinfer_leaves_what_it_does_not_know() -> None:
-    assert TensorGroup(6, 6, "nvlink4", 90, flashinfer=True).way(1024) == "custom"
-    assert TensorGroup(8, 8, "nvlink3", 80, flashinfer=True).way(1024) == "custom"
-    assert TensorGroup(2, 2, "", 90, flashinfer=True).way(1024) == "custom"
-    assert TensorGroup(1, 1, "nvlink4", 90, flashinfer=True).way(1024) == "none"
+    assert TensorGroup(6, 6, "nvlink4", 90, switches=Switches(flashinfer=True)).way(1024) == "custom"
+    assert TensorGroup(8, 8, "nvlink3", 80, switches=Switches(flashinfer=True)).way(1024) == "custom"
+    assert TensorGroup(2, 2, "", 90, switches=Switches(flashinfer=True)).way(1024) == "custom"
+    assert TensorGroup(1, 1, "nvlink4", 90, switches=Switches(flashinfer=True)).way(1024) == "none"
 
 
 def test_symmetric_memory_ends_too() -> None:
@@ -184,7 +184,7 @@ def test_one_shot_all_reduces_are_as_long_as_measured(shared: Path, system: str)
             if row["system"] != system or row["dir"] not in ("trtllm/1.3.0rc10", "trtllm/1.3.0rc20"):
                 continue
             if row["kernel_source"] == "TRTLLM" and 1024 <= size <= min(4, one_shot.get(gpus, 0)) * MIB:
-                one = TensorGroup(gpus, gpus, *GROUPS[system], flashinfer=True)
+                one = TensorGroup(gpus, gpus, *GROUPS[system], switches=Switches(flashinfer=True))
                 assert one.way(size) == "flashinfer"
                 errors.append(abs(one.time_us(size) / (float(row["latency_ms_raw"]) * 1000) - 1))
     assert len(errors) > 20

@@ -22,7 +22,7 @@ from fabrictwin.serving.config.section import Serving
 from fabrictwin.serving.network.exchange import between_hosts, exchange, to_fellows
 from fabrictwin.serving.network.nccl_times import NcclTimes, SendTimes
 from fabrictwin.serving.network.placement import Placement, place
-from fabrictwin.serving.step.all_reduce import TensorGroup
+from fabrictwin.serving.step.all_reduce import Switches, TensorGroup
 from fabrictwin.serving.step.analytic import ServedModel
 from fabrictwin.serving.step.deepep import INSIDE, SCALE_BYTES, WIDE_BYTES, DeepEp, Mode, Tokens
 from fabrictwin.serving.step.expert_parallel import DeepEpTraffic, ExpertLayout, GatherScatter, Traffic
@@ -170,8 +170,8 @@ def _tensor_group(found: Machine, serving: Serving, where: Placement | None) -> 
     group = where.tensor_group() if where is not None else None
     if where is None or group is None or where.hosts(group) == 1:
         flashinfer, early = (serving.release in those for those in (FLASHINFER_RELEASES, EARLY_RELEASES))
-        custom = not serving.disable_custom_all_reduce
-        one = TensorGroup(size, size, gpu.nvlink, capability, flashinfer=flashinfer, early=early, custom=custom)
+        switches = Switches(flashinfer, early, not serving.disable_custom_all_reduce)
+        one = TensorGroup(size, size, gpu.nvlink, capability, switches=switches)
         if size == 1 or not gpu.nvlink or catalog.host(found.host).nodes.nvswitch:
             return one
         nodes = found.place(serving).rank_node.ravel()[:size] if group is None else group

@@ -136,6 +136,21 @@ class Collectives(Protocol):
 
 
 @dataclass(frozen=True)
+class Switches:
+    """Which all-reduces a release and its settings have.
+
+    Attributes:
+        flashinfer: FlashInfer's is taken where it can be.
+        early: There are no sizes for capability 10.3: the custom kernel's own, and no symmetric memory.
+        custom: The custom kernel is taken where it can be (without `disable_custom_all_reduce`).
+    """
+
+    flashinfer: bool = False
+    early: bool = False
+    custom: bool = True
+
+
+@dataclass(frozen=True)
 class TensorGroup:
     """A tensor-parallel group: its GPUs, how many of them share a node, and what links them.
 
@@ -145,9 +160,7 @@ class TensorGroup:
         nvlink: Name of the NVLink generation in the catalog, empty for PCIe alone.
         capability: CUDA compute capability × 10, such as 90.
         network: NCCL on the cluster's routes, for a group that lies on several nodes.
-        flashinfer: The release takes FlashInfer's all-reduce where it can.
-        early: The release has no sizes for capability 10.3: the custom kernel's own, and no symmetric memory.
-        custom: The custom kernel is taken where it can be (without `disable_custom_all_reduce`).
+        switches: What the release and its settings have.
         pair_gbps: What links between two GPUs that no switch joins carry, GB/s; 0 where switches do.
     """
 
@@ -156,9 +169,7 @@ class TensorGroup:
     nvlink: str
     capability: int
     network: Collectives | None = None
-    flashinfer: bool = False
-    early: bool = False
-    custom: bool = True
+    switches: Switches = Switches()
     pair_gbps: float = 0.0
 
     @property
@@ -172,14 +183,16 @@ class TensorGroup:
         if self.size != self.per_node or (not self.nvlink and self.size != 2):
             return "nccl"
         taken = FLASHINFER_MOST.get(self.capability, {}).get(self.size, -1)
-        if self.flashinfer and self._links in FLASHINFER and moved_bytes <= taken:
+        if self.switches.flashinfer and self._links in FLASHINFER and moved_bytes <= taken:
             return "flashinfer"
-        limits = None if self.early and self.capability == LATE_CAPABILITY else LIMITS.get(self.capability)
+        limits = (
+            None if self.switches.early and self.capability == LATE_CAPABILITY else LIMITS.get(self.capability)
+        )
         most = CUSTOM_MOST
         multicast = limits is not None and bool(self.nvlink) and not self.pair_gbps
         if limits and multicast:
             most = min(most, limits.custom.get(self.size, 0))
-        if self.custom and self.size in CUSTOM_SIZES and moved_bytes % 16 == 0 and moved_bytes < most:
+        if self.switches.custom and self.size in CUSTOM_SIZES and moved_bytes % 16 == 0 and moved_bytes < most:
             return "custom"
         if limits and multicast and moved_bytes < limits.symmetric.get(self.size, 0):
             return "symmetric memory"
