@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base import host_memory
-from fabrictwin.engines.base.messages import REQUESTS, RESPONSES, FlowOptions, GidType, Opcode, Service
+from fabrictwin.engines.base.messages import REQUESTS, RESPONSES, FlowOptions, GidType, Message, Opcode, Service
 from fabrictwin.engines.base.packet_level import FlowRecord, Observer
 from fabrictwin.engines.base.queue_pairs import udp_port
 from fabrictwin.engines.packet.network.model import AETH_BYTES, SHORTEST_FRAME
@@ -99,6 +99,7 @@ class Flow(FlowRecord):
     count: int = 0
     pool: int = NONE
     pairs: FlowPairs = field(default_factory=FlowPairs)
+    rows: dict[Message, bytes] = field(default_factory=dict)  # of messages that were posted like this before
 
 
 def is_ipv4(gid: bytes) -> bool:
@@ -246,6 +247,7 @@ class PacketFlows:
             connection=connection,
         )
         flow.pairs.by_memories[memories] = pair
+        flow.rows.clear()  # where bytes lie decides now
         return pair
 
     def _channel(self, flow: Flow, base: Connection, late_ps: int) -> Connection:
