@@ -135,7 +135,8 @@ class MessageKernel:
         if n == 1:
             return _EVENTS, [_new(Event, (happened[0], happened[1], _KINDS[happened[2]]))]
         flat = iter(happened[: 3 * n].tolist())
-        return _EVENTS, [_new(Event, (time, message, _KINDS[kind])) for time, message, kind in zip(flat, flat, flat)]
+        rows = zip(flat, flat, flat, strict=True)
+        return _EVENTS, [_new(Event, (time, message, _KINDS[kind])) for time, message, kind in rows]
 
     def _run(self, until_ps: int, budget: int | None, patient: bool) -> Stop:
         """Run to the next events; returns why it stopped, where there are none."""

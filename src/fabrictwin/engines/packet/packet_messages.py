@@ -138,13 +138,17 @@ class PacketMessages:
         mine = self._flows.get(flow)
         if mine is None:
             raise ConfigError(f"got flow {flow}, expected one that is open", key="flow")
-        if self._observer is None and mine.rows:
-            row = mine.rows.get(message)
-            if row is not None:
+        if mine.rows and self._observer is None and message.contents is NO_CONTENTS:
+            again = mine.rows.get(message)
+            if again is not None:
                 mine.count += 1
                 number = mine.base | mine.count
-                self._kernel.ask_again(row, number)
+                self._kernel.ask_again(again, number)
                 return number
+        return self._send(mine, message)
+
+    def _send(self, mine: Flow, message: Message) -> int:
+        """Post a message unlike those before it."""
         size_bytes, opcode, takes_receive, answers, posting, contents, ended, begun = message
         if size_bytes < 0:
             raise ConfigError(f"got a message of {size_bytes} bytes, expected none less than 0", key="size_bytes")

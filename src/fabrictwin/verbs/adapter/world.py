@@ -174,8 +174,8 @@ class World:
     def step(self, until_ps: int = FOREVER, *, patient: bool = False) -> bool:
         """Go to the next instant at which something happens, at most to `until_ps`. False: nothing did.
 
-        With patience over the arrivals of plain writes, and the ends of those that make no completion, to what comes
-        after them, where nothing else is under way: for a caller that looks at nothing but completions.
+        A `patient` caller looks at nothing but completions. Where only plain writes are under way it is taken past
+        their arrivals, and the ends of those that make no completion, to what comes after them.
         """
         timers, records, plain = self.timers, self.records, self.plain
         limit = min(timers[0][0], until_ps) if timers else until_ps

@@ -36,8 +36,8 @@ def write_refused(qp: QueuePair, work: Work) -> tuple[int, int]:
 def certain_place(qp: QueuePair, peer_flow: PeerFlow, work: Work) -> int | None:
     """Return the real address of a write that is about to begin, where nothing speaks against it as all stands.
 
-    It is a *plain* one then: until `World.note_change` is called it can only arrive, be placed and be acknowledged,
-    and need not be checked again. None: its receiver decides when it is there.
+    Then it is a *plain* one: until `World.note_change` is called it can only arrive, be placed and be
+    acknowledged, and need not be checked again. None: its receiver decides when it is there.
     """
     standing = qp.world.standing
     if peer_flow.standing != standing:

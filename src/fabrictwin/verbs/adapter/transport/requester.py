@@ -225,20 +225,18 @@ def _begin(qp: QueuePair, work: Work) -> None:
             peer_flow.pool = pool
     peer_flow.busy += 1
     work.enter(_BEGIN)
+    awaited = _ALL
     if place is not None:
         work.place = place
         awaited = _END if qp.signal_all or work.flags & SIGNALED else _FAILURE
-        asked = _message(length, opcode, work.data is not None, work.chained, False, awaited)
-        work.message = message = world.engine.send(peer_flow.flow, asked)
-        world.plain[message] = work
-        return
-    asked = _message(length, opcode, work.data is not None, work.chained, counted, _ALL)
+    asked = _message(length, opcode, work.data is not None, work.chained, counted, awaited)
     if warned:
         asked = asked._replace(begun=True)
     if shown:
-        asked = asked._replace(**_shown(qp, work))
+        posting, contents = _shown(qp, work)
+        asked = asked._replace(posting=posting, contents=contents)
     work.message = message = world.engine.send(peer_flow.flow, asked)
-    world.records[message] = work
+    (world.records if place is None else world.plain)[message] = work
 
 
 @lru_cache(1024)
@@ -248,7 +246,7 @@ def _message(length: int, opcode: int, inline: bool, chained: bool, counted: boo
     return Message(length, _WIRE[opcode], counted, None, posting, NO_CONTENTS, opcode not in ANSWERED)
 
 
-def _shown(qp: QueuePair, work: Work) -> dict[str, Posting | Contents]:
+def _shown(qp: QueuePair, work: Work) -> tuple[Posting, Contents]:
     """Return the parts of a request that only captures show, or that say in which memory its bytes lie."""
     world, answered, length = qp.world, work.opcode in ANSWERED, work.length
     payload = None
@@ -263,7 +261,7 @@ def _shown(qp: QueuePair, work: Work) -> dict[str, Posting | Contents]:
         placement.copy_ps(local, length),
     )
     operands = (work.swap, work.compare) if work.opcode == COMPARE_SWAP else (work.compare, 0)
-    return {"posting": posting, "contents": Contents(work.address, work.rkey, _wire_order(work), operands, payload)}
+    return posting, Contents(work.address, work.rkey, _wire_order(work), operands, payload)
 
 
 def _pool(qp: QueuePair, work: Work, target: Adapter) -> int:
