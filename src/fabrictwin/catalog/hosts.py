@@ -35,7 +35,8 @@ class Chip(Entry):
     `latency` is from port to port. `memory_latency` is from a processor's PCIe port into its memory. A processor's
     `tcp_send` and `tcp_receive` are what one core moves through sockets: system calls, protocol, interrupts,
     copies; `tcp_read` is what a thread reads whose packets another core takes in. `idle_exit` is what a core
-    needs to come back from the deepest state that Linux lets it idle in.
+    needs to come back from the deepest state that Linux lets it idle in. `ordered_write` is what an adapter of its
+    hosts writes to a GPU's memory where its writes must keep their order, if that is less than its link.
     """
 
     kind: Literal["nvswitch", "pcie_switch", "cpu"]
@@ -49,6 +50,7 @@ class Chip(Entry):
     tcp_receive: Figure[Rate] | None = None
     tcp_read: Figure[Rate] | None = None
     idle_exit: Figure[Duration] | None = None
+    ordered_write: Figure[Rate] | None = None
 
 
 class HostNic(SourcedPart):
