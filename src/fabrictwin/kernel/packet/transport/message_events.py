@@ -69,7 +69,7 @@ def report(state, t, kind, time):
 
 @outlined
 def on_report(state, t, kind):
-    """Report what was put off until now; returns False where software need not know now, or not at all any more."""
+    """Report what was put off until now; returns False where software need not know now, or not at all."""
     task = state.task[t]
     qp = state.qp[task.qp]
     urgent = not qp.closed
