@@ -458,7 +458,7 @@ def test_a_message_that_was_posted_before_is_posted_again_the_same():
         s.receives(flow, 1)
         for at in order:
             if fresh:
-                s.messages._flows[flow].rows.clear()
+                s.messages._flows[flow].pairs.rows.clear()
             s.send(flow, messages[at])
         times.append(settle(s))
     assert times[0] == times[1]

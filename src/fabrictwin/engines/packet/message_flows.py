@@ -85,6 +85,7 @@ class FlowPairs:
     by_memories: dict[tuple[int, int], MemoryPair] = field(default_factory=dict)
     requests: dict[int, int] = field(default_factory=dict)  # queue pair of each request not yet answered
     waiting: deque[tuple[MemoryPair, tuple[int, ...]]] = field(default_factory=deque)
+    rows: dict[Message, bytes] = field(default_factory=dict)  # what was posted before, as the kernel reads it
 
 
 @dataclass(slots=True)
@@ -99,7 +100,6 @@ class Flow(FlowRecord):
     count: int = 0
     pool: int = NONE
     pairs: FlowPairs = field(default_factory=FlowPairs)
-    rows: dict[Message, bytes] = field(default_factory=dict)  # of messages that were posted like this before
 
 
 def is_ipv4(gid: bytes) -> bool:
@@ -247,7 +247,7 @@ class PacketFlows:
             connection=connection,
         )
         flow.pairs.by_memories[memories] = pair
-        flow.rows.clear()  # where bytes lie decides now
+        flow.pairs.rows.clear()  # where bytes lie decides now
         return pair
 
     def _channel(self, flow: Flow, base: Connection, late_ps: int) -> Connection:

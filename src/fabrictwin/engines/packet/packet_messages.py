@@ -138,8 +138,9 @@ class PacketMessages:
         mine = self._flows.get(flow)
         if mine is None:
             raise ConfigError(f"got flow {flow}, expected one that is open", key="flow")
-        if mine.rows and self._observer is None and message.contents is NO_CONTENTS:
-            again = mine.rows.get(message)
+        rows = mine.pairs.rows
+        if rows and self._observer is None and message.contents is NO_CONTENTS:
+            again = rows.get(message)
             if again is not None:
                 mine.count += 1
                 number = mine.base | mine.count
@@ -206,9 +207,9 @@ class PacketMessages:
         else:
             self._ask(*row)
             if kind == _PAYLOAD and contents is NO_CONTENTS and len(mine.pairs.by_memories) == 1:
-                if len(mine.rows) >= _MOST_ROWS:
-                    mine.rows.clear()
-                mine.rows[message] = self._kernel.packed(row)
+                if len(mine.pairs.rows) >= _MOST_ROWS:
+                    mine.pairs.rows.clear()
+                mine.pairs.rows[message] = self._kernel.packed(row)
         return number
 
     def _pair(self, flow: Flow, source: int | None, target: int | None) -> MemoryPair:
