@@ -55,7 +55,7 @@ def test_the_optimizer_moves_what_is_kept() -> None:
 
 @pytest.mark.parametrize("eager", [False, True])
 def test_autocast_casts_weights_at_every_product(eager: bool) -> None:
-    """Of a layer, forward and backward: each weight once, and beside a master copy none."""
+    """Cast each weight once a pass, and none beside a master copy."""
     kinds = {weights: traffic_of(weights, eager=eager) for weights in WAYS}
     assert [kinds[weights].casts_weights for weights in WAYS] == [False, True, False]
     assert [kinds[weights].casts_inputs for weights in WAYS] == [False, eager, False]
@@ -86,7 +86,7 @@ def test_pytorch_issues_its_own_kernels_more_slowly() -> None:
 
 
 def test_a_small_step_of_eager_kernels_is_as_long_as_the_host_needs() -> None:
-    """Where the device needs nothing to speak of, what an operator takes is what the step takes."""
+    """A device that needs next to nothing waits for each operator."""
 
     def end_ps(us: float) -> int:
         small = {**LLAMA_8B, "hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 8,
