@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fabrictwin.base.arrays import I64
-from fabrictwin.engines.packet.repetition.moments import PORT_COUNTS
+from fabrictwin.engines.packet.repetition.kernel_snapshots import PORT_COUNTS
 from fabrictwin.engines.packet.repetition.program_front import ProgramFront
 from fabrictwin.program.program import Operations
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from fabrictwin.base.arrays import I64
 from fabrictwin.base.congestion_controls import CONTROLS
-from fabrictwin.engines.packet.repetition.moments import (
+from fabrictwin.engines.packet.repetition.kernel_snapshots import (
     PORT_COUNTS,
     Events,
     Moment,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fabrictwin.engines.packet.repetition.moments import PORT_COUNTS
+from fabrictwin.engines.packet.repetition.kernel_snapshots import PORT_COUNTS
 from fabrictwin.engines.packet.repetition.steady_steps import (
     Seen,
     Steps,
