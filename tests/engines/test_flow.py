@@ -79,7 +79,7 @@ def test_ring_all_reduce_inside_a_host_is_its_closed_form(ranks):
     engine = flow(twin)
     ring = collectives.all_reduce(np.arange(ranks)[None], size)
     (took,) = times(engine, [ring], twin.fabric.gpu_node)
-    bound, _ = bind([ring], twin.fabric.gpu_node, engine.flows.connections)
+    bound = bind([ring], twin.fabric.gpu_node, engine.flows.connections)
     gpu = int(twin.fabric.gpu_node[0])
     mine = range(twin.fabric.node_port_start[gpu], twin.fabric.node_port_start[gpu + 1])
     nvlink = sum(int(twin.fabric.port_payload_bps[p]) for p in mine if twin.fabric.port_kind[p] == LinkKind.NVLINK)
@@ -266,7 +266,7 @@ def test_rates_are_max_min_fair(pairs, oversubscription, slowed):
     engine.post(operations(list(range(len(sends))), [[] for _ in sends]), sends, twin.fabric.gpu_node)
     moment = 10**9
     engine.advance(moment)
-    bound, _ = bind(sends, twin.fabric.gpu_node, engine.flows.connections)
+    bound = bind(sends, twin.fabric.gpu_node, engine.flows.connections)
     ports = twin.fabric.ports
     paths = []
     for c in range(len(sends)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -12,9 +12,10 @@ from support.clusters import boxes
 from support.nccl_machines import communicator, twin_of
 
 from fabrictwin.base.errors import InvariantError
-from fabrictwin.engines.channels.channel_resources import Bound, bind
+from fabrictwin.engines.channels import edge_paths
+from fabrictwin.engines.channels.channel_resources import Bound, bind, bind_in_parts
+from fabrictwin.engines.channels.column_cache import LastColumns
 from fabrictwin.engines.channels.edge_paths import OpenConnections
-from fabrictwin.engines.channels.last_columns import LastColumns
 from fabrictwin.engines.flow.flow_engine import FlowEngine
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.fabric.memory_paths import PathFinder
@@ -47,17 +48,17 @@ def test_sizes_of_one_collective_have_one_set_of_connections():
     """On Ethernet paths follow from queue pair numbers, of which each new connection takes the next."""
     twin = boxes(8, "ethernet")
     kept = connections(twin, keep=True)
-    bounds = [bind([ring(size)], twin.fabric.gpu_node, kept)[0] for size in (1 << 10, 1 << 20, 1 << 30)]
+    bounds = [bind([ring(size)], twin.fabric.gpu_node, kept) for size in (1 << 10, 1 << 20, 1 << 30)]
     assert ports(bounds[0]) == ports(bounds[1]) == ports(bounds[2])
     loose = connections(twin)
-    again = [bind([ring(1 << 20)], twin.fabric.gpu_node, loose)[0] for _ in range(8)]
+    again = [bind([ring(1 << 20)], twin.fabric.gpu_node, loose) for _ in range(8)]
     assert len({tuple(ports(bound)) for bound in again}) > 1
 
 
 def test_alike_ones_among_others_share_their_connections():
     twin = boxes(8, "ethernet")
     several = [ring(1 << 20), shuffled(1 << 10), ring(1 << 30), shuffled(1 << 25), ring(8)]
-    bound, _ = bind(several, twin.fabric.gpu_node, connections(twin))
+    bound = bind(several, twin.fabric.gpu_node, connections(twin))
     used = [ports(bound)[bound.use_start[c] : bound.use_start[c + 1]] for c in range(len(several))]
     assert used[0] == used[2] == used[4]
     assert used[1] == used[3] != used[0]
@@ -67,9 +68,9 @@ def test_alike_ones_among_others_share_their_connections():
 def test_alike_ones_among_others_are_bound_as_if_each_came_alone(keep: bool):
     twin = boxes(8)
     several = [ring(1 << 20), shuffled(1 << 10), ring(1 << 30), shuffled(1 << 25), ring(8)]
-    together, found = bind(several, twin.fabric.gpu_node, connections(twin, keep=keep))
+    ((_, together, found),) = bind_in_parts(several, twin.fabric.gpu_node, connections(twin, keep=keep))
     one_by_one = connections(twin, keep=True)
-    alone = [bind([each], twin.fabric.gpu_node, one_by_one) for each in several]
+    alone = [part[1:] for each in several for part in bind_in_parts([each], twin.fabric.gpu_node, one_by_one)]
     for name in ("size_bytes", "fill_ps", "serial_ps", "path_ps", "limit", "use_resource", "use_coefficient"):
         expected = np.concatenate([getattr(bound, name) for bound, _ in alone])
         np.testing.assert_array_equal(getattr(together, name), expected, err_msg=name)
@@ -82,6 +83,32 @@ def test_alike_ones_among_others_are_bound_as_if_each_came_alone(keep: bool):
         first += edges
 
 
+@pytest.mark.parametrize("technology", ["infiniband", "ethernet"])
+def test_what_is_bound_in_parts_is_what_is_bound_at_once(technology: str, monkeypatch: pytest.MonkeyPatch):
+    twin = boxes(8, technology)
+    several = [ring(1 << 20), shuffled(1 << 10), ring(1 << 30), shuffled(1 << 25), ring(8)]
+    whole = bind(several, twin.fabric.gpu_node, connections(twin))
+    monkeypatch.setattr(edge_paths, "_EDGES_AT_ONCE", 40)
+    parts = list(bind_in_parts(several, twin.fabric.gpu_node, connections(twin)))
+    assert [which for which, _, _ in parts] == [slice(0, 3), slice(3, 5)]  # 16 and 8 edges each
+    joined = Bound.joined([bound for _, bound, _ in parts])
+    for field in fields(Bound):
+        if field.name not in ("counts", "critical"):
+            ours, expected = getattr(joined, field.name), getattr(whole, field.name)
+            np.testing.assert_array_equal(ours, expected, err_msg=field.name)
+    flow, executions = np.arange(len(several)), np.arange(1, 1 + len(several))
+    carried = np.zeros((2, twin.fabric.ports), np.int64)
+    for bound, row in zip((joined, whole), carried, strict=True):
+        bound.add_carried(flow, executions, np.full(len(several), 0.25), row)
+    assert carried[0].any()
+    np.testing.assert_array_equal(*carried)
+    size, edges = int(whole.counts[0].size.sum()), whole.counts[0]
+    once = np.zeros(twin.fabric.ports, np.int64)
+    whole.add_carried(flow, np.ones(len(several), np.int64), np.zeros(len(several)), once)
+    assert once.sum() == size
+    np.testing.assert_array_equal(once, np.bincount(edges.port, edges.size, twin.fabric.ports))
+
+
 def test_what_is_connected_otherwise_is_found_anew():
     twin = twin_of("dgx-a100", 2, "ethernet")
     lowering = Lowering(communicator(twin=twin))
@@ -92,8 +119,8 @@ def test_what_is_connected_otherwise_is_found_anew():
     assert used is not None
     twice = replace(used, paths=used.paths * 2)
     doubled = replace(plain, transport=replace(plain.transport, connections=twice))
-    _, single = bind([plain], twin.fabric.gpu_node, kept)
-    _, double = bind([doubled], twin.fabric.gpu_node, kept)
+    ((_, _, single),) = bind_in_parts([plain], twin.fabric.gpu_node, kept)
+    ((_, _, double),) = bind_in_parts([doubled], twin.fabric.gpu_node, kept)
     far = np.flatnonzero(single.source_nic != NONE)
     network = np.isin(single.edge, far) & (single.share == 0.5)
     assert not network.any()

@@ -13,8 +13,9 @@ import numpy.typing as npt
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.fabric.fabric import NONE, LinkKind
 from fabrictwin.program.program import Communication, OpKind
-from fabrictwin.report.link_usage import KIND_NAMES, OPTIONAL_COUNTERS, carrying, utilisation
+from fabrictwin.report.link_usage import KIND_NAMES, carrying, utilisation
 from fabrictwin.report.result import RunResult
+from fabrictwin.trace.trace import OPTIONAL_COUNTERS
 
 NOT_MODELLED = "not modelled"
 
@@ -30,22 +31,32 @@ def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def links_csv(result: RunResult) -> str:
     """One row a directed link that carried anything, in order of port."""
     fabric, counters = result.fabric, result.trace.counters
-    used = utilisation(fabric, result.trace)
-    header = ["port", "link", "kind", "rate_gbps", "payload_gbps", "tx_bytes", "utilisation"]
     ports = carrying(fabric, result.trace)
+    header = ["port", "link", "kind", "rate_gbps", "payload_gbps", "tx_bytes", "utilisation", *OPTIONAL_COUNTERS]
     kinds = {kind: KIND_NAMES[LinkKind(kind)] for kind in np.unique(fabric.port_kind).tolist()}
     extra = [getattr(counters, name) for name in OPTIONAL_COUNTERS]
     columns = (
-        ports.tolist(),
-        fabric.link_names(ports),
+        map(str, ports.tolist()),
+        _fields(fabric.link_names(ports)),
         [kinds[kind] for kind in fabric.port_kind[ports].tolist()],
         _formatted(fabric.port_rate_bps[ports] / 1e9, "%.6g"),
         _formatted(fabric.port_payload_bps[ports] / 1e9, "%.6g"),
-        counters.tx_bytes[ports].tolist(),
-        _formatted(used[ports], "%.6f"),
-        *(itertools.repeat(NOT_MODELLED) if column is None else column[ports].tolist() for column in extra),
+        map(str, counters.tx_bytes[ports].tolist()),
+        _formatted(utilisation(fabric, result.trace)[ports], "%.6f"),
+        *(
+            itertools.repeat(NOT_MODELLED) if column is None else map(str, column[ports].tolist())
+            for column in extra
+        ),
     )
-    return _csv([*header, *OPTIONAL_COUNTERS], zip(*columns, strict=False))
+    return "\n".join([",".join(header), *map(",".join, zip(*columns, strict=False)), ""])
+
+
+def _fields(names: list[str]) -> list[str]:
+    """Return names as fields of a row: quoted, all of them, where one of them has to be."""
+    text = "".join(names)
+    if not any(mark in text for mark in ',"\r\n'):
+        return names
+    return [_csv([name], ()).rstrip("\n") for name in names]
 
 
 def _formatted(values: npt.NDArray[np.float64], form: str) -> list[str]:

@@ -84,6 +84,5 @@ class ClosedOperations:
         for first, communication, bound in self._executed:
             done = ended[first : first + len(communication)] & (communication != NONE)
             count = np.bincount(communication[done], minlength=int(bound.communication.max(initial=-1)) + 1)
-            times = np.repeat(count[bound.communication], np.diff(bound.port_start))
-            np.add.at(tx_bytes, bound.port, times * bound.port_bytes)
+            bound.add_carried(bound.communication.astype(np.int64), count, np.zeros(len(count)), tx_bytes)
         return Counters(tx_bytes)

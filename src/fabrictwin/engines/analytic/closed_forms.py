@@ -17,7 +17,7 @@ from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.base.changes import TimedChange, payload_bps
-from fabrictwin.engines.channels.channel_resources import Bound, bind, capacities
+from fabrictwin.engines.channels.channel_resources import Bound, bind_in_parts, capacities
 from fabrictwin.engines.channels.edge_paths import OpenConnections
 from fabrictwin.engines.channels.pipeline_latency import Beyond, CriticalPaths
 from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind
@@ -132,20 +132,32 @@ class ClosedForms:
 
     def bind(self, communications: Sequence[Communication], rank_node: I32) -> tuple[I64, Bound]:
         """Return ([communications] what each takes by itself, in ps; all bound to the fabric, with counts)."""
-        edges = [patterns.edges(c.channels) for c in communications]
-        bound, found = bind(communications, rank_node, self._connections(), edges=edges)
-        return self._durations(bound, found, communications, edges), bound
+        durations, parts = self._parts(communications, rank_node, counted=True)
+        return durations, Bound.joined(parts)
 
     def durations(self, communications: Sequence[Communication], rank_node: I32) -> I64:
         """Return [communications] what each takes by itself, in ps."""
+        return self._parts(communications, rank_node, counted=False)[0]
+
+    def _parts(
+        self, communications: Sequence[Communication], rank_node: I32, *, counted: bool
+    ) -> tuple[I64, list[Bound]]:
+        """Return ([communications] what each takes by itself, in ps; all bound, in parts)."""
         edges = [patterns.edges(c.channels) for c in communications]
-        bound, found = bind(communications, rank_node, self._connections(), edges=edges, counted=False)
-        return self._durations(bound, found, communications, edges)
+        durations, parts = np.zeros(len(communications), np.int64), []
+        for which, bound, found in bind_in_parts(
+            communications, rank_node, self._connections(), edges=edges, counted=counted
+        ):
+            durations[which] = self._durations(bound, found, communications[which], edges[which])
+            parts.append(bound)
+        return durations, parts
 
     def terms(self, communication: Communication, rank_node: I32) -> Terms:
         """Return the closed form of any part of a communication's bytes."""
         edges = patterns.edges(communication.channels)
-        bound, found = bind([communication], rank_node, self._connections(), edges=[edges], counted=False)
+        ((_, bound, found),) = bind_in_parts(
+            [communication], rank_node, self._connections(), edges=[edges], counted=False
+        )
         drain = self._drain(bound, found, communication, edges, np.arange(len(bound.size_bytes)), slice(None))
         return Terms(communication, drain, int(bound.size_bytes.max(initial=1)), bound.critical[0])
 

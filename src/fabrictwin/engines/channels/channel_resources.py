@@ -7,18 +7,17 @@ rate; per byte of its busiest edge it uses `coefficient` of each resource that i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from fabrictwin.base.arrays import F64, I32, I64, starts_of
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.channels.channel_contention import Alone, loops, meeting
+from fabrictwin.engines.channels.column_cache import LastColumns
 from fabrictwin.engines.channels.connection_paths import Uses, memory_and_cores
-from fabrictwin.engines.channels.edge_paths import OpenConnections, join
-from fabrictwin.engines.channels.last_columns import LastColumns
+from fabrictwin.engines.channels.edge_paths import OpenConnections, Paths, join
 from fabrictwin.engines.channels.pipeline_latency import (
     Beyond,
     CriticalPaths,
@@ -35,6 +34,18 @@ from fabrictwin.program.program import Channels, Communication, Connections
 
 
 @dataclass(frozen=True)
+class PortBytes:
+    """Ports that carry the bytes of C channels, one channel's after the other's."""
+
+    start: I64  # [C + 1]
+    port: I32
+    size: I64  # bytes per execution, exact
+
+    def __len__(self) -> int:
+        return len(self.start) - 1
+
+
+@dataclass(frozen=True)
 class Bound:
     """C channels of several communications, one after the other."""
 
@@ -48,11 +59,41 @@ class Bound:
     use_start: I64  # [C + 1]
     use_resource: I32
     use_coefficient: F64
-    port_start: I64  # [C + 1]
-    port: I32  # ports that carry the channel's bytes
-    port_bytes: I64  # per execution, exact
+    counts: tuple[PortBytes, ...]  # of some channels and of those that follow; nothing where nobody counts
     step_ps: I64  # [C] mean latency of an edge, software's cost of a step included
     critical: tuple[CriticalPaths, ...]  # of each communication
+
+    @classmethod
+    def joined(cls, parts: Sequence[Bound]) -> Bound:
+        """Return the channels of all parts, one part's communications numbered after the other's."""
+        if len(parts) == 1:
+            return parts[0]
+        first = starts_of([len(part.critical) for part in parts]).tolist()
+        columns = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in (*_BY_CHANNEL, "use_resource", "use_coefficient")
+        }
+        communication = [part.communication + at for part, at in zip(parts, first, strict=False)]
+        return cls(
+            communication=np.concatenate(communication).astype(np.int32),
+            use_start=starts_of(np.concatenate([np.diff(part.use_start) for part in parts])),
+            counts=tuple(each for part in parts for each in part.counts),
+            critical=tuple(each for part in parts for each in part.critical),
+            **columns,
+        )
+
+    def add_carried(self, flow: I64, whole: I64, part: F64, carried: I64) -> None:
+        """Add bytes to `carried` [ports]: of `whole` executions, and a `part` of one, of each channel's `flow`."""
+        from fabrictwin.kernel.flow import sums
+
+        at = 0
+        for counts in self.counts:
+            end = at + len(counts)
+            sums.add_carried(flow[at:end], counts.start, counts.port, counts.size, whole, part, carried)
+            at = end
+
+
+_BY_CHANNEL = ("size_bytes", "fill_ps", "serial_ps", "piece_bytes", "path_ps", "limit", "step_ps")
 
 
 def capacities(fabric: Fabric) -> F64:
@@ -118,86 +159,65 @@ class _Columns:
     def channels(self) -> int:
         return len(self.flow_bytes)
 
-    def batches(self) -> list[_Batch]:
-        """All channels and edges, in so many communications at a time that their uses take little memory."""
-        ends = [0]
-        for i in range(1, len(self.row) - 1):
-            if self.row[i] - self.row[ends[-1]] >= _EDGES_AT_ONCE:
-                ends.append(i)
-        ends.append(len(self.row) - 1)
-        cuts = pairwise(ends)
-        return [_Batch(*(int(of[i]) for of in (self.first, self.row) for i in cut)) for cut in cuts]
 
-
-_EDGES_AT_ONCE = 1 << 17
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """Some communications' channels and edges: the first of each, and the first after them."""
-
-    channel: int
-    channel_end: int
-    edge: int
-    edge_end: int
-
-    @property
-    def channels(self) -> int:
-        return self.channel_end - self.channel
-
-    def of_uses(self, found: EndToEnd) -> slice:
-        """Uses of ports by the edges."""
-        first, last = np.searchsorted(found.edge, (self.edge, self.edge_end))
-        return slice(int(first), int(last))
-
-
-def bind(
+def bind_in_parts(
     communications: Sequence[Communication],
     rank_node: I32,
     connections: OpenConnections,
     *,
     edges: Sequence[patterns.Edges] | None = None,
     counted: bool = True,
-) -> tuple[Bound, EndToEnd]:
-    """Every channel of every communication over its connections. Raises ConfigError where there is no path.
+) -> Iterator[tuple[slice, Bound, EndToEnd]]:
+    """Bind some communications at a time: (which, their channels over their connections, their edges' paths).
 
     Edges that carry nothing use nothing, though they have their latency. `edges` are the communications' where the
-    caller has them; what ports count is left out unless `counted`.
+    caller has them; what ports count is left out unless `counted`. Raises ConfigError where there is no path.
     """
     if edges is None:
         edges = [patterns.edges(c.channels) for c in communications]
-    fabric = connections.fabric
-    found, beside, how = connections.paths(communications, edges, rank_node)
+    for paths in connections.paths(communications, edges, rank_node):
+        which = paths.communications
+        yield which, _bind(communications[which], edges[which], paths, connections, counted=counted), paths.found
+
+
+def bind(
+    communications: Sequence[Communication], rank_node: I32, connections: OpenConnections, *, counted: bool = True
+) -> Bound:
+    """Bind every channel of every communication, as `bind_in_parts` does."""
+    return Bound.joined(
+        [bound for _, bound, _ in bind_in_parts(communications, rank_node, connections, counted=counted)]
+    )
+
+
+def _bind(
+    communications: Sequence[Communication],
+    edges: Sequence[patterns.Edges],
+    paths: Paths,
+    connections: OpenConnections,
+    *,
+    counted: bool,
+) -> Bound:
+    found, how = paths.found, paths.how
     columns = _Columns.of(communications, edges, how)
     channel, channels = columns.channel, columns.channels
     edge_ps, criticals, beyond = _on_the_way(communications, edges, columns, found, how, connections)
     total = np.bincount(channel, weights=edge_ps, minlength=channels)
-    batches = columns.batches()
-    uses = [_uses(columns, batch, found, beside, connections) for batch in batches]
-    use_start, use_resource, use_coefficient = _in_one(uses)
-    port_start, port, port_bytes = np.zeros(channels + 1, np.int64), found.port[:0], columns.size[:0]
-    if counted:
-        port_start, port, port_bytes = _in_one(
-            [_counts(columns, batch, found, connections.last) for batch in batches]
-        )
-    bound = Bound(
+    use_start, use_resource, use_coefficient = _uses(columns, found, paths.beside, connections)
+    return Bound(
         communication=np.repeat(np.arange(len(communications), dtype=np.int32), np.diff(columns.first)),
         size_bytes=columns.flow_bytes,
         fill_ps=join([b.fill_ps for b in beyond], np.int64),
         serial_ps=join([b.serial_ps for b in beyond], np.int64),
         piece_bytes=join([b.piece_bytes for b in beyond], np.int64),
         path_ps=join([b.path_ps for b in beyond], np.int64),
-        limit=_limits(columns, found, how, fabric),
+        limit=_limits(columns, found, how, connections.fabric),
         use_start=use_start,
         use_resource=use_resource,
         use_coefficient=use_coefficient,
-        port_start=port_start,
-        port=port,
-        port_bytes=port_bytes,
+        counts=(_counts(columns, found, connections.last),) if counted else (),
         step_ps=np.rint(total / np.maximum(np.bincount(channel, minlength=channels), 1)).astype(np.int64),
         critical=criticals,
     )
-    return bound, found
 
 
 def _on_the_way(
@@ -247,57 +267,52 @@ def _on_the_way(
 
 @dataclass(frozen=True)
 class _Users:
-    """Uses of a batch, by kind: of ports, at either end of a network edge, of memory and cores."""
+    """Uses by kind: of ports, at either end of a network edge, of memory and cores."""
 
-    ports: slice  # of the uses of ports
     leaves: I64  # edges
     enters: I64
-    others: I64  # of the uses beside
-    channel: I32  # of each use, of the batch's
+    channel: I32  # of each use
     resource: I32
 
     @classmethod
-    def of(cls, channel: I64, batch: _Batch, found: EndToEnd, beside: Uses, fabric: Fabric) -> _Users:
-        ports, edges = batch.of_uses(found), slice(batch.edge, batch.edge_end)
-        leaves = batch.edge + np.flatnonzero(found.source_nic[edges] != NONE)
-        enters = batch.edge + np.flatnonzero(found.destination_nic[edges] != NONE)
-        others = np.flatnonzero((beside.edge >= batch.edge) & (beside.edge < batch.edge_end))
-        users = np.concatenate([found.edge[ports], leaves, enters, beside.edge[others]])
+    def of(cls, channel: I64, found: EndToEnd, beside: Uses, fabric: Fabric) -> _Users:
+        leaves, enters = np.flatnonzero(found.source_nic != NONE), np.flatnonzero(found.destination_nic != NONE)
         resource = np.concatenate(
             [
-                found.port[ports],
+                found.port,
                 fabric.ports + found.source_nic[leaves],
                 fabric.ports + found.destination_nic[enters],
-                beside.resource[others],
+                beside.resource,
             ]
         )
-        return cls(ports, leaves, enters, others, (channel - batch.channel).astype(np.int32)[users], resource)
+        users = np.concatenate([found.edge, leaves, enters, beside.edge])
+        return cls(leaves, enters, channel.astype(np.int32)[users], resource)
 
 
 def _uses(
-    columns: _Columns, batch: _Batch, found: EndToEnd, beside: Uses, connections: OpenConnections
+    columns: _Columns, found: EndToEnd, beside: Uses, connections: OpenConnections
 ) -> tuple[I64, I32, np.ndarray]:
     """Ports by their share of each edge, the message engine at either end of a network edge, memory and cores."""
     channel, ratio = columns.channel, columns.ratio
     users = connections.last.of(
         "users",
-        (channel, found.edge, found.port, beside.edge, beside.resource, np.array([batch.edge, batch.edge_end])),
-        lambda: _Users.of(channel, batch, found, beside, connections.fabric),
+        (channel, found.edge, found.port, beside.edge, beside.resource),
+        lambda: _Users.of(channel, found, beside, connections.fabric),
     )
     wired = ratio * columns.on_wire
     per_message = ratio / columns.message[channel]
     coefficient = np.concatenate(
         [
-            (wired * columns.drag)[found.edge[users.ports]] * found.share[users.ports],
+            (wired * columns.drag)[found.edge] * found.share,
             per_message[users.leaves],
             per_message[users.enters],
-            wired[beside.edge[users.others]] * beside.amount[users.others],
+            wired[beside.edge] * beside.amount,
         ]
     )
     row, resource, used = users.channel, users.resource, coefficient > 0
     if not used.all():
         row, resource, coefficient = row[used], resource[used], coefficient[used]
-    return _sum_by(row, resource, coefficient, batch.channels, connections.last)
+    return _sum_by(row, resource, coefficient, columns.channels, connections.last)
 
 
 def _limits(columns: _Columns, found: EndToEnd, how: Connections, fabric: Fabric) -> F64:
@@ -320,25 +335,14 @@ def _limits(columns: _Columns, found: EndToEnd, how: Connections, fabric: Fabric
     return limit
 
 
-def _counts(columns: _Columns, batch: _Batch, found: EndToEnd, last: LastColumns) -> tuple[I64, I32, np.ndarray]:
-    """A CSR over channels of ports and the bytes that they carry, without a remainder."""
+def _counts(columns: _Columns, found: EndToEnd, last: LastColumns) -> PortBytes:
+    """Bytes that ports carry of each channel, without a remainder."""
     from fabrictwin.kernel.flow import sums
 
-    ports, edges = batch.of_uses(found), slice(batch.edge, batch.edge_end)
-    edge = found.edge[ports] - batch.edge
-    wired = np.rint(columns.size[edges] * columns.on_wire[edges])
-    carried = np.empty(len(edge), np.int64)
-    sums.carried(edge, found.before[ports], found.share[ports], wired, carried)
-    row = (columns.channel[edges] - batch.channel).astype(np.int32)[edge]
-    return _sum_by(row, found.port[ports], carried, batch.channels, last)
-
-
-def _in_one(parts: Sequence[tuple[I64, I32, np.ndarray]]) -> tuple[I64, I32, np.ndarray]:
-    """CSRs over rows that follow each other, as one."""
-    if len(parts) == 1:
-        return parts[0]
-    start = starts_of(np.concatenate([np.diff(part[0]) for part in parts]))
-    return start, np.concatenate([part[1] for part in parts]), np.concatenate([part[2] for part in parts])
+    carried = np.empty(len(found.edge), np.int64)
+    sums.carried(found.edge, found.before, found.share, np.rint(columns.size * columns.on_wire), carried)
+    row = columns.channel.astype(np.int32)[found.edge]
+    return PortBytes(*_sum_by(row, found.port, carried, columns.channels, last))
 
 
 def _sum_by(row: I32, column: I32, value: np.ndarray, rows: int, last: LastColumns) -> tuple[I64, I32, np.ndarray]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 
 import numpy as np
 
 from fabrictwin.base.arrays import I32, starts_of
 from fabrictwin.engines.base.queue_pairs import QueuePairNumbers
+from fabrictwin.engines.channels.column_cache import LastColumns
 from fabrictwin.engines.channels.connection_paths import Travellers, Uses, plain, travel, travellers
-from fabrictwin.engines.channels.last_columns import LastColumns
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.fabric.memory_paths import EndToEnd, PathFinder
 from fabrictwin.program import patterns
@@ -34,6 +35,16 @@ class _Found:
 
     on: EndToEnd
     beside: Uses
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Paths of all edges of some communications that follow each other, one's edges after the other's."""
+
+    communications: slice
+    found: EndToEnd
+    beside: Uses
+    how: Connections
 
 
 class OpenConnections:
@@ -59,26 +70,27 @@ class OpenConnections:
 
     def paths(
         self, communications: Sequence[Communication], edges: Sequence[patterns.Edges], rank_node: I32
-    ) -> tuple[EndToEnd, Uses, Connections]:
-        """Return the paths of all edges of all communications, one after the other, and how they are connected.
+    ) -> Iterator[Paths]:
+        """Yield the paths of all communications, of so many at a time that their uses take little memory.
 
         Raises ConfigError where there is no path.
         """
         ends = [
             travellers(e, c.transport.connections, rank_node) for e, c in zip(edges, communications, strict=True)
         ]
-        how = _in_one(ends).how
         names = [self._name(each) for each in ends]
         new = {name: each for name, each in zip(names, ends, strict=True) if name not in self._known}
-        few = sum(len(each.source) for each in ends) < _EDGES_AT_ONCE
-        if len(new) == len(names) and not self.keep and few:
-            found = self._find(list(new.values()))
-        else:
-            known = self._known | dict(zip(new, self._find_apart(list(new.values())), strict=True))
-            if self.keep:
-                self._known = known
-            found = _joined([known[name] for name in names])
-        return found.on, found.beside, how
+        batches = _batches([len(each.source) for each in ends])
+        if len(new) == len(names) and not self.keep and len(batches) == 1:
+            found = self._find(ends)
+            yield Paths(batches[0], found.on, found.beside, _in_one(ends).how)
+            return
+        known = self._known | dict(zip(new, self._find_apart(list(new.values())), strict=True))
+        if self.keep:
+            self._known = known
+        for batch in batches:
+            found = _joined([known[name] for name in names[batch]])
+            yield Paths(batch, found.on, found.beside, _in_one(ends[batch]).how)
 
     def _name(self, ends: Travellers) -> bytes:
         """Name edges by what their paths depend on."""
@@ -115,6 +127,17 @@ class OpenConnections:
         known = (ends.source != NONE) & (ends.target != NONE)
         host = self.fabric.node_host
         return bool((host[ends.source[known]] != host[ends.target[known]]).any())
+
+
+def _batches(edges: Sequence[int]) -> list[slice]:
+    """Return all communications, with so many edges each, in parts of _EDGES_AT_ONCE or a little more."""
+    ends, since = [0], 0
+    for i, count in enumerate(edges):
+        if since >= _EDGES_AT_ONCE:
+            ends.append(i)
+            since = 0
+        since += count
+    return [slice(*cut) for cut in pairwise([*ends, len(edges)])]
 
 
 def _digest(columns: Sequence[np.ndarray]) -> bytes:

@@ -93,7 +93,7 @@ class FlowOperations:
 
     def post(self, operations: Operations, communications: Sequence[Communication], rank_node: I32) -> int:
         """Add operations; those without predecessors start now. Returns the id of the first."""
-        bound = bind(communications, rank_node, self.connections, counted=self.counted)[0]
+        bound = bind(communications, rank_node, self.connections, counted=self.counted)
         flow_of_channel, lead, communication = group_channels(bound, _folded(communications))
         self._posted.append((communications, rank_node))
         self._port_use.append((len(self._settled), bound, flow_of_channel))
@@ -154,7 +154,7 @@ class FlowOperations:
         self.connections = self.connections.over(finder)
         parts: list[dict[str, npt.NDArray[Any]]] = []
         for i, (communications, rank_node) in enumerate(self._posted):
-            bound, _ = bind(communications, rank_node, self.connections, counted=self.counted)
+            bound = bind(communications, rank_node, self.connections, counted=self.counted)
             flow_of_channel, lead, _ = group_channels(bound, _folded(communications))
             self._port_use[i] = (self._port_use[i][0], bound, flow_of_channel)
             parts.append(flow_columns(bound, flow_of_channel, lead))
@@ -168,11 +168,9 @@ class FlowOperations:
         progress = self.graph.flow_progress()
         drained = self.graph.state.flows.drained
         tx_bytes = self._carried.copy()
+        part = progress - self._settled
         for first, bound, flow_of_channel in self._port_use:
-            flow = np.repeat(flow_of_channel + first, np.diff(bound.port_start))
-            whole = drained[flow] * bound.port_bytes
-            part = np.rint((progress - self._settled)[flow] * bound.port_bytes).astype(np.int64)
-            np.add.at(tx_bytes, bound.port, whole + part)
+            bound.add_carried(flow_of_channel + first, drained, part, tx_bytes)
         return Counters(tx_bytes)
 
 

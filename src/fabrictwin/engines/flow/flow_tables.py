@@ -47,14 +47,17 @@ def empty_columns() -> dict[str, npt.NDArray[Any]]:
 
 def flow_columns(bound: Bound, flow_of_channel: I64, lead: I64) -> dict[str, npt.NDArray[Any]]:
     """Return columns of F flows: sizes, latencies, limits, and the resources that each member uses."""
-    member = np.argsort(flow_of_channel, kind="stable")  # channels in the order of their flows
-    uses = np.diff(bound.use_start)[member]
+    uses, resource, coefficient = np.diff(bound.use_start), bound.use_resource, bound.use_coefficient
+    if (np.diff(flow_of_channel) < 0).any():
+        member = np.argsort(flow_of_channel, kind="stable")  # channels in the order of their flows
+        uses = uses[member]
+        at = ranges(bound.use_start[:-1][member], uses)
+        resource, coefficient = resource[at], coefficient[at]
     longest = {name: np.zeros(len(lead), np.int64) for name in ("fill_ps", "serial_ps", "path_ps")}
     for name, column in longest.items():
         np.maximum.at(column, flow_of_channel, getattr(bound, name))
     limit = np.full(len(lead), np.inf)
     np.minimum.at(limit, flow_of_channel, bound.limit)
-    at = ranges(bound.use_start[:-1][member], uses)
     return {
         "size_bytes": bound.size_bytes[lead].astype(np.float64),
         **longest,
@@ -62,8 +65,8 @@ def flow_columns(bound: Bound, flow_of_channel: I64, lead: I64) -> dict[str, npt
         "limit": limit,
         "member_count": np.bincount(flow_of_channel, minlength=len(lead)).astype(np.int64),
         "use_count": uses.astype(np.int64),
-        "use_resource": bound.use_resource[at],
-        "use_coefficient": bound.use_coefficient[at],
+        "use_resource": resource,
+        "use_coefficient": coefficient,
     }
 
 

@@ -103,9 +103,7 @@ class OperationGraph:
         new["key"] = self._keys.integers(1, 2**64, size, dtype=np.uint64)
         new["active"] = np.zeros(size, np.int32)
         new["drained"] = np.zeros(size, np.int64)
-        columns = {
-            name: np.concatenate([column, new[name]]) if name in new else column for name, column in old.items()
-        }
+        columns = {name: _behind(column, new[name]) if name in new else column for name, column in old.items()}
         self.state = self._build(columns)
         self._fluid.start_ready(self.state, base_op, base_op + n)
         return base_op
@@ -178,3 +176,8 @@ class OperationGraph:
         """[operations] when each ended; -1 where it has not."""
         ended: I64 = self.state.operations.end_ps.copy()
         return ended
+
+
+def _behind(column: npt.NDArray[Any], more: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return both as one; what comes first as it is."""
+    return np.concatenate([column, more]) if len(column) else more.astype(column.dtype, copy=False)

@@ -90,6 +90,18 @@ def carried(edge, before, share, size, carries):
 
 
 @entry
+def add_carried(flow, start, port, size, whole, part, carried):
+    """Add what the ports of each channel c carried, `port[u]` with u from `start[c]` to `start[c + 1]`.
+
+    That is `size[u]` bytes for each execution of the channel's flow: of `whole` ones, and of a `part` of one.
+    """
+    for c in range(len(flow)):
+        times, rest = whole[flow[c]], part[flow[c]]
+        for u in range(start[c], start[c + 1]):
+            carried[port[u]] += times * size[u] + np.int64(np.rint(rest * size[u]))
+
+
+@entry
 def loaded_rates(edge, port, share, together, rate, unit, load, slowest):
     """Set `slowest[e]` to the least `rate` of edge e's links in `unit`s, divided among the edges at work together.
 
