@@ -22,7 +22,7 @@ from fabrictwin.diagnosis.finding import Severity
 from fabrictwin.diagnosis.literals import LiteralIndex, Pattern, alternatives
 
 FILES = (
-    "nccl", "verbs", "plugins", "gpu", "cuda", "programs", "launch", "kernel", "runtime", "concepts", "options",
+    "nccl", "verbs", "plugins", "gpu", "switches", "programs", "launch", "kernel", "runtime", "concepts", "options",
     "mpi", "results", "areas",
 )  # fmt: skip
 HARMLESS = "harmless"
