@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.packet_cases import cases, make_case, run_case
+from support.packet_cases import assert_every_byte_arrived, cases, make_case, run_case
 from support.packet_wiring import US, fat_tree, infiniband, machine, ring, roce, set_dcqcn, star
 from support.processes import answers_of
 
@@ -125,12 +125,7 @@ def test_neither_windows_nor_where_a_run_is_cut_change_anything(case, cuts):
 @given(divided())
 def test_laws_hold_in_parts(case):
     m = play(case, check=True)
-    assert checks.violations(m.state) == []
-    clock = m.state.clock[0]
-    assert (m.state.task.status == s.DONE).all()
-    assert clock.payload_delivered == m.state.task.size_bytes.sum()
-    assert clock.free == len(m.state.packet)
-    assert clock.created == clock.delivered + clock.refused + clock.dropped
+    assert_every_byte_arrived(m)
     assert (m.state.queued % s.OUT_OF_REACH == 0).all()
     assert not (m.state.port.traits & s.CROSSES).any()
 

@@ -59,7 +59,7 @@ def report(state, t, kind, time):
 
 @outlined
 def on_report(state, t, kind):
-    """That time has come. False: nobody wants to know any more."""
+    """Report what was put off until now; returns False where nobody wants to know any more."""
     task = state.task[t]
     qp = state.qp[task.qp]
     wanted = not qp.closed
