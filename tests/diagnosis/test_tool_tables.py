@@ -341,13 +341,21 @@ def test_a_port_far_below_what_it_advertises_is_told(speed, found):
     assert causes(textwrap.dedent(text)) == found
 
 
-def test_heat_and_a_full_disk_stand_above_what_follows_from_them():
+def test_heat_stands_above_the_gpu_that_it_took():
     text = "[1.0] NVRM: GPU 0000:5e:00.0: GPU temperature exceeds critical threshold, shutting down\n"
     found = answer(text + "[1.1] NVRM: Xid (PCI:0000:5e:00): 79, pid=1, GPU has fallen off the bus.\n").findings
-    assert found[0].id == "gpu-hot" and found[0].consequences[0].id == "gpu-lost"
+    assert found[0].id == "gpu-hot"
+    assert found[0].consequences[0].id == "gpu-lost"
 
 
 def test_a_warning_of_a_server_that_came_up_is_nothing_to_look_for():
     warning = "WARNING 07-01 10:00:00 [frob.py:9] frobs were given in an odd order\n"
     assert answer(warning).verdict == "not enough evidence"
     assert answer(warning + "INFO:     Application startup complete.\n").verdict == "clean"
+
+
+def test_a_vague_word_for_a_failed_connection_does_not_stand_above_what_says_why():
+    text = "[1.5] [n1:3:0] sock.c:9 UCX  ERROR connect(fd=3, dest_addr=192.0.2.1:7) failed: Connection timed out\n"
+    assert causes(text + "[n1:3] pml_ucx.c:9  Error: ucp_ep_create(proc=7) failed: Destination is unreachable\n")[
+        0
+    ] == ("connect-refused")

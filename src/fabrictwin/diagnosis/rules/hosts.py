@@ -170,7 +170,7 @@ def topology(case: Case) -> Iterator[Finding]:
         usual = Counter(str(fact.parts[1]) for fact in linked).most_common(1)[0][0]
         apart = [fact for fact in between if not str(fact.parts[1]).startswith("NV")]
         weak = [fact for fact in linked if int(str(fact.parts[1])[2:] or 0) < int(usual[2:] or 0)]
-        # bridges and cubes join some pairs only; where all of several GPUs are joined, one alone has lost its links
+        # bridges and cubes join some pairs only; beside GPUs that are all joined one alone has lost its links
         mesh = len(apart) > len(between) / 4 and not _left_out(between, linked)
         if (apart or weak) and not mesh and len({str(f.parts[1]) for f in linked}) <= 2:
             bad = weak or apart
@@ -197,7 +197,7 @@ def topology(case: Case) -> Iterator[Finding]:
 
 
 def _left_out(between: list[Fact], linked: list[Fact]) -> bool:
-    """Return true where NVLink joins each of three or more GPUs to all others but those that it reaches nowhere."""
+    """Return true where NVLink joins three or more GPUs, each to all others, and reaches the rest nowhere."""
     joined = {fact.subject.device for fact in linked} | {str(fact.parts[0]) for fact in linked}
     alone = {fact.subject.device for fact in between} - joined
     inside = [fact for fact in between if fact.subject.device in joined and str(fact.parts[0]) in joined]
