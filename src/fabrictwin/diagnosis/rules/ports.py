@@ -157,10 +157,14 @@ def rates(case: Case) -> Iterator[Finding]:
                 expected_from="other adapters of the same type",
                 gain=f"{usual[0] / slow[0].number:.3g} times the rate of that adapter",
             )
-    able = [(fact, *(float(part or 0) for part in fact.parts)) for fact in case.of("port.able-gbps")]
+    far_below = [
+        fact
+        for fact in case.of("port.able-gbps")
+        if 0 < HALF * float(fact.parts[0] or 0) <= float(fact.parts[1] or 0)
+    ]
     yield from reported(
         "link-slow",
-        [fact for fact, speed, most in able if 0 < HALF * speed <= most],
+        far_below,
         "{0:g} Gb/s",
         "{1:g} Gb/s, the fastest mode that it advertises",
         0.6,
