@@ -11,7 +11,7 @@ from fabrictwin.catalog.devices import FabricPreset, Nic, Switch, VerbsDevice
 from fabrictwin.catalog.failures import FailureLog
 from fabrictwin.catalog.figures import Entry, Figure, SourcedPart
 from fabrictwin.catalog.gpus import Gpu, ServerPower
-from fabrictwin.catalog.host_stack import HostStack
+from fabrictwin.catalog.host_stack import Framework, HostStack
 from fabrictwin.catalog.hosts import Chip, Host
 from fabrictwin.catalog.links.host_links import CpuLink, Nvlink, Pcie
 from fabrictwin.catalog.links.link_speeds import Ethernet, Headers, Infiniband, Medium
@@ -33,6 +33,7 @@ KINDS: dict[str, type[Entry]] = {
     "verbs_device": VerbsDevice,
     "failures": FailureLog,
     "host_stack": HostStack,
+    "framework": Framework,
     "server_power": ServerPower,
 }
 
