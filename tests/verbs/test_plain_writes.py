@@ -7,6 +7,7 @@ checked against while some are under way: keys, windows, rights, partitions, sta
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import cache
 
 import pytest
@@ -17,6 +18,7 @@ from support.verbs_ends import ALL, INLINE, SIGNALED, End, connect
 
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.verbs import current_host as place
+from fabrictwin.verbs.adapter.completions import WC
 from fabrictwin.verbs.adapter.world import World
 from fabrictwin.verbs.pyverbs import enums as e
 from fabrictwin.verbs.pyverbs.mr import MW, MWBindInfo
@@ -25,6 +27,7 @@ from fabrictwin.verbs.pyverbs.qp import QPAttr
 from fabrictwin.verbs.pyverbs.wr import RecvWR, SendWR
 
 SIZE, DEPTH = 16384, 64
+FIELDS = [field.name for field in fields(WC) if field.name != "queue"]
 twin = cache(boxes)
 
 
@@ -46,7 +49,7 @@ class Program:
 
     def look(self, end: End, count: int) -> None:
         for wc in end.cq.poll(count)[1]:
-            self.seen.append((*vars(wc).values(), self.world.now_ps))
+            self.seen.append((*(getattr(wc, name) for name in FIELDS), self.world.now_ps))
 
     def play(self, calls: list[tuple[str, int, int, int]]) -> tuple:
         for name, which, size, more in calls:

@@ -41,7 +41,7 @@ class MessageKernel:
         self.network = network
         self.now = 0  # where time was let pass to without an event
         self._machine = machine = network.machine
-        self._changes = network.changes
+        self._changes = network.changes.pending
         self._stepper = stepper
         self._stepped: Any = None
         self._steps: Any = None
@@ -88,8 +88,9 @@ class MessageKernel:
             longer[:n] = self.inbox
             self._machine.state = self._machine.state._replace(inbox=longer)
             self._view_inbox()
-        at = n * len(packed)
-        self._bytes[at : at + len(packed)] = packed
+        size = self._row.size
+        at = n * size
+        self._bytes[at : at + size] = packed
         self._words[(at >> 3) + _MESSAGE] = message
         self.rows[0] = n + 1
 
@@ -148,7 +149,7 @@ class MessageKernel:
         now = time[0]
         if now < self.now:
             now = time[0] = self.now
-        if self._free[0] < rows or rows > _MOST_ROWS or self._changes or budget is not None:
+        if self._changes or budget is not None or (rows and (self._free[0] < rows or rows > _MOST_ROWS)):
             self._make_room(rows)
             return self._run_on(until_ps, budget)
         # straight to the kernel; what it stops at beside events is dealt with by `_run_on`, without patience
@@ -160,12 +161,13 @@ class MessageKernel:
         asked[1] = now + _PATIENCE_PS if endless else until_ps
         asked[3] = not endless  # timers that nobody waits for
         self._patient[0] = patient
-        status, told = next(self._steps), self._events_ready[0]
-        if status > self._stalled and status != self._event_status and status != self._sliced:
-            self._grow[0] = status
-        elif status == self._stalled:
-            self._stall_seen[0] = 0
-        if told:
+        status = next(self._steps)
+        if status >= self._stalled:
+            if status == self._stalled:
+                self._stall_seen[0] = 0
+            elif status != self._event_status and status != self._sliced:
+                self._grow[0] = status
+        if self._events_ready[0]:
             return _EVENTS
         nothing_till_then = status == self._reached or (status == self._idle and not self._open[0])
         if nothing_till_then and not endless:

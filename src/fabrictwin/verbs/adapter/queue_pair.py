@@ -293,10 +293,9 @@ class QueuePair:
         queue = self.sends
         if queue is None:
             return
-        completion = WC(work.wr_id, status, COMPLETION[work.opcode], 0, 0, self.number)
-        # the length that was placed here
-        if not status and work.opcode in ANSWERED:
-            completion.byte_len = work.length
+        opcode = work.opcode
+        placed = work.length if opcode in ANSWERED and not status else 0  # here
+        completion = WC.of(work.wr_id, status, COMPLETION[opcode], placed, self.number)
         completion.queue = self
         completion.slots = self.unreported
         self.unreported = 0

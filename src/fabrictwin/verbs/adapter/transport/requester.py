@@ -23,7 +23,7 @@ from fabrictwin.verbs.adapter.completions import (
 )
 from fabrictwin.verbs.adapter.memory_regions import LOCAL_WRITE
 from fabrictwin.verbs.adapter.qp_checks import OPERATIONS, PSN_MASK, timeout_ps
-from fabrictwin.verbs.adapter.qp_transitions import ERR, RC, RECEIVING, RTS, SQD, SQE, UD
+from fabrictwin.verbs.adapter.qp_transitions import ERR, RECEIVING, RTS, SQD, SQE, UD
 from fabrictwin.verbs.adapter.queue_pair import QueuePair, Simulation
 from fabrictwin.verbs.adapter.transport.receivers import queue_key, same_partition
 from fabrictwin.verbs.adapter.transport.remote_access import certain_place, refuses_write
@@ -130,8 +130,6 @@ def _waits(qp: QueuePair, work: Work) -> bool:
         return True
     if opcode in LOCAL:
         return opcode == LOCAL_INV and bool(qp.outstanding)  # what came before may still use the key
-    if qp.kind == RC:
-        return False
     last = qp.last_flow
     # two flows would not keep the order
     return last is not None and last.busy > 0 and qp.kind != UD and qp.peer_flow(work) is not last
@@ -190,7 +188,7 @@ def _prepare(qp: QueuePair, work: Work) -> int:
 
 def _begin(qp: QueuePair, work: Work) -> None:
     """Hand a request to the wire."""
-    opcode, length = work.opcode, work.length
+    opcode, length, world = work.opcode, work.length, qp.world
     peer_flow = qp.peer_flows.get(0) if work.vector is None and not work.srqn else None
     if peer_flow is None:
         peer_flow = qp.peer_flow(work)
@@ -208,7 +206,6 @@ def _begin(qp: QueuePair, work: Work) -> None:
     if peer_flow is None:
         _unreachable(qp, work)
         return
-    world = qp.world
     shown = world.captures or world.places_memory
     work.peer_flow = peer_flow
     place, counted, warned = None, False, False

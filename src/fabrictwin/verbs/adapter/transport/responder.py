@@ -186,7 +186,7 @@ def _receive(world: Simulation, qp: QueuePair, work: Work, source: Segments) -> 
     if taken is None or queue is None:
         return _nak(world, qp, work, REM_INV_REQ_ERR) if work.srqn and queue is None else SILENCE
     wr_id, segments, room = taken
-    completion = WC(wr_id, 0, WC_RECV, 0, work.length, qp.number)
+    completion = WC.of(wr_id, 0, WC_RECV, work.length, qp.number)
     if work.length > room:
         return _receive_failed(world, qp, work, completion, LOC_LEN_ERR, REM_INV_REQ_ERR)
     if work.length:
