@@ -219,7 +219,7 @@ def test_packets_go_back_to_parts_that_only_send(kind):
 
 
 def test_room_grows_in_the_part_that_is_short(monkeypatch):
-    monkeypatch.setattr(build, "lane_room", lambda ports: 2)
+    monkeypatch.setattr(build, "lane_room", lambda ports, arrivals: 2)
     monkeypatch.setattr(at_work, "mail_entries", lambda chains, ports: (chains + 2 * 256 + 2) << 4)
     grown, grow = [], Machine._grow
     monkeypatch.setattr(Machine, "_grow", lambda m, status: grown.append(status) or grow(m, status))

@@ -50,7 +50,6 @@ LONGEST_WINDOW_PS = 10_000_000
 
 _PACKETS = ("created", "delivered", "refused", "dropped", "lost_control", "payload_delivered")
 _SUMS = ("events", "hops", "open", *_PACKETS)
-_ARRIVALS = ("lane_arrive_full", "lane_arrive_ack", "lane_credit")
 _INBOUND_LANES = 6
 _BY_QUEUE_PAIR = (e.QueueEvent.WAKE, e.QueueEvent.SENT, e.QueueEvent.RTO, e.QueueEvent.CONTROL)
 _BY_SLOT = (e.QueueEvent.PAUSE_REFRESH, e.QueueEvent.HOQ)
@@ -108,8 +107,8 @@ class Parts:
         port.peer_part = np.where(crosses, part[np.maximum(port.peer, 0)], part)
         port.traits |= np.where(crosses, s.CROSSES, 0).astype(np.int16)
         delays = b.lane_delays(whole, self.config)
-        own = delays | {name: np.where(crosses, s.NONE, delays[name]) for name in _ARRIVALS}
-        from_others = {name: np.where(crosses, delays[name], s.NONE) for name in _ARRIVALS}
+        own = delays | {name: np.where(crosses, s.NONE, delays[name]) for name in b.ARRIVALS}
+        from_others = {name: np.where(crosses, delays[name], s.NONE) for name in b.ARRIVALS}
         values, more = b.common_delays(own, b.MOST_LANES), b.common_delays(from_others, _INBOUND_LANES)
         for name in delays:
             port[name] = s.NONE
@@ -132,7 +131,8 @@ class Parts:
             chain=records(chains, chain_dtype),
             merge=plain_columns(parts, np.int64),
         )
-        rooms = [b.lane_room(ports if lane < inbound else edge) for lane in range(len(values))]
+        arrivals = b.arrival_lanes(whole.port, len(values)).tolist()
+        rooms = [b.lane_room(ports if lane < inbound else edge, arrivals[lane]) for lane in range(len(values))]
         return b.with_lanes(state, values, rooms)
 
     def _deal(self, whole: State, events: tuple[Any, Any], free: Any) -> None:

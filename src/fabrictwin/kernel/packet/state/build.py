@@ -31,6 +31,7 @@ from fabrictwin.kernel.packet.state.state import (
 from fabrictwin.kernel.packet.switch.arbitration import ENTRIES, HIGH, LIMIT_UNIT, LOW, UNLIMITED
 
 MOST_LANES = 16  # a scan of more costs more than the heap does
+ARRIVALS = ("lane_arrive_full", "lane_arrive_ack", "lane_credit")  # of what comes from a port's peer
 LOOK_AHEAD_PORTS = 20_000  # some 400 bytes each; fewer are in a cache near enough
 
 
@@ -132,9 +133,21 @@ def kick_room(ports: int) -> int:
     return 4 * ports + 64
 
 
-def lane_room(ports: int) -> int:
-    """Return how many events of one delay so many ports have room for at first."""
-    return 4 * ports + 64
+def lane_room(ports: int, arrivals: bool) -> int:
+    """Return how many events of one delay so many ports have room for at first.
+
+    A ring is gone round and round, so a larger one is more memory to touch: each port has one packet on its wire
+    that leaves it, and of those that arrive as many as are on the way.
+    """
+    return (4 if arrivals else 1) * ports + 64
+
+
+def arrival_lanes(port: Any, lanes: int) -> Any:
+    """[lanes] whether a lane has events of more than the packet on a port's wire."""
+    found = np.zeros(lanes, bool)
+    for name in ARRIVALS:
+        found[port[name][port[name] != s.NONE]] = True
+    return found
 
 
 def set_lanes(state: State, config: Config) -> State:
@@ -144,7 +157,8 @@ def set_lanes(state: State, config: Config) -> State:
     for name in delays:
         state.port[name] = s.NONE
     join_lanes(state.port, delays, values)
-    return with_lanes(state, values, [lane_room(len(state.port))] * len(values))
+    ports, arrivals = len(state.port), arrival_lanes(state.port, len(values))
+    return with_lanes(state, values, [lane_room(ports, each) for each in arrivals.tolist()])
 
 
 def lane_delays(state: State, config: Config) -> dict[str, Any]:

@@ -92,6 +92,7 @@ qp_dtype = layout(
     ("late_ps", "i8"),  # from the adapter to the sender's memory: its completion
     ("key_violations", "i8"),  # packets that partition keys kept out ...
     ("key_violation_ps", "i8"),  # ... and when the first came since they began to
+    ("pad", "i8", (6,)),  # to whole cache lines
 )
 
 # What a single message has beside its task.
@@ -126,4 +127,5 @@ task_dtype = layout(
     ("next_start", "i8"),  # successors once the receiver has it ...
     ("next_middle", "i8"),  # ... and once the sender knows
     ("next_end", "i8"),
+    ("pad", "i8", (3,)),
 )
