@@ -29,6 +29,10 @@ from fabrictwin.workload.operators.tables import Table, chip_of, fit_table, gene
 GPUS = {"h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm", "gb200": "gb200", "b200_sxm": "b200-sxm"}
 LIBRARIES = {"bf16": "cublas", "fp8": "cutlass", "fp4": "cutlass"}
 OTHER_LIBRARY = "vllm"
+# Experts whose activation is not SwiGLU as it stands, which Blackwell's fastest kernels do not compute: vLLM takes
+# others for them (its choice of backends asks for swiglu_limit and the activation). By (hidden, experts a token,
+# experts): MiniMax M3, whose SwiGLU is clamped, and Gemma 4 26B A4B, whose gate is a GELU.
+ACTIVATIONS = {(6144, 4, 128): "clamped", (2816, 8, 128): "gelu"}
 LEFT_OUT = {("products", "fp8-block")}  # measured without a graph: the host's time
 TYPES = ("bf16", "fp8", "fp8-block", "fp4")
 FOLDS = 5
@@ -49,7 +53,20 @@ def read(folder: Path) -> Iterator[tuple[str, Measured]]:
             continue
         for measured in read_measured(path):
             if format_name(measured) in TYPES and (measured.family, measured.type) not in LEFT_OUT:
-                yield gpu, measured
+                yield from ((gpu, one) for one in by_activation(gpu, measured))
+
+
+def by_activation(gpu: str, measured: Measured) -> Iterator[Measured]:
+    """Experts of plain SwiGLU, then of each other activation; on Hopper one kernel does all."""
+    if measured.family != "experts" or generation(gpu) < generation("b200-sxm"):
+        yield measured
+        return
+    models = measured.shapes[:, [1, 3, 4]].astype(int).tolist()
+    kinds = np.array([ACTIVATIONS.get((hidden, top_k, count), "") for hidden, top_k, count in models])
+    for kind in ("", *ACTIVATIONS.values()):
+        if (kinds == kind).any():
+            found = part(measured, np.flatnonzero(kinds == kind))
+            yield replace(found, type=f"{found.type}/{kind}") if kind else found
 
 
 def format_name(measured: Measured) -> str:

@@ -17,7 +17,7 @@ from fabrictwin.serving.predict import Prediction, predict
 from fabrictwin.serving.report.bench import latencies
 from fabrictwin.serving.scheduler.release import NAMES
 from fabrictwin.serving.step.kernels import Kernels
-from fabrictwin.workload.model.model_blocks import Weights
+from fabrictwin.workload.model.model_blocks import Experts, Weights
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -105,6 +105,20 @@ def test_weights_are_stored_as_the_models_file_says(tmp_path: Path) -> None:
     assert fp4.linear(8192, 14336, 4096) > 0.97 * wide.linear(8192, 14336, 4096)
     with pytest.raises(ConfigError, match="got hqq of the model's quantization_config, expected one of none, fp8"):
         fields(quant_method="hqq")
+
+
+@pytest.mark.parametrize(("gpu", "slower"), [("b200-sxm", True), ("gb200", True), ("h100-sxm", False)])
+def test_experts_whose_swiglu_is_clamped_take_other_kernels_on_blackwell(gpu: str, slower: bool) -> None:
+    """Measured of MiniMax M3: its 128 experts take two and more times what plain ones of that size take."""
+    experts = Experts(128, 4, 3072)
+    for stored in (Weights("fp4", "fp4"), Weights("mxfp4", "mxfp4")):
+        plain, clamped = (
+            Kernels(gpu, stored, clamped=each).experts(1024, experts, 6144, 3072, 2) for each in (False, True)
+        )
+        if slower and stored.experts == "fp4":
+            assert clamped > 1.6 * plain
+        else:
+            assert clamped == plain
 
 
 def test_the_longest_request_is_the_models(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def job(**more):
     layout = Record(tp=2, cp=3, dp=4, pp=2, ep=5, expert_tp=6, width=7)
     made = Record(
         training=training, model=model, layout=layout, vocab=160, stage_layers=(4, 4), chunks=1, micro_batches=9,
-        gradient_bytes=2, layer_counts=(2, 2, 2, 2), load=lambda layer: 1 + layer / 10,
+        gradient_bytes=2, layer_counts=(2, 2, 2, 2), loads=tuple(1 + layer / 10 for layer in range(8)),
     )  # fmt: skip
     for name, value in more.items():
         home = next(one for one in (made, training, training.parallel, layout, model) if hasattr(one, name))

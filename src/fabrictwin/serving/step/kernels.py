@@ -26,6 +26,7 @@ WIDE_BYTES = 2
 SMALL_US = 2.4
 """Least time of a norm, a rotation or an activation (LLMServingSim's profiles: 1.9 to 2.9)."""
 UNEVEN = "power_law_1.01"
+BLACKWELL = 10  # its compute capability
 EXPERT_TYPES = {"fp8": "fp8-block"}
 PADDED_TO = {9: (1, 64), 10: (256, 256)}
 MARLIN_PADS = (256, 128)
@@ -63,7 +64,7 @@ def _linear_us(gpu: str, precision: str, m: int, n: int, k: int) -> float:
 class Kernels:
     """Times of kernels on one GPU with weights that are stored in some way, microseconds."""
 
-    def __init__(self, gpu: str, weights: Weights = WIDE, kv_bytes: float = 2.0) -> None:
+    def __init__(self, gpu: str, weights: Weights = WIDE, kv_bytes: float = 2.0, *, clamped: bool = False) -> None:
         entry = catalog.gpu(gpu)
         self.gpu = entry
         self._linear = _type_of(gpu, weights.linear)
@@ -72,7 +73,11 @@ class Kernels:
         self._prompts = _table("prompts", gpu, kept)
         self._decodes = _table("decodes", gpu, kept)
         kind = _type_of(gpu, weights.experts)
-        self._experts = _table("experts", gpu, f"{EXPERT_TYPES.get(kind, kind)}/{UNEVEN}", f"bf16/{UNEVEN}")
+        known = f"{EXPERT_TYPES.get(kind, kind)}/{UNEVEN}"
+        # Blackwell's fastest kernels do not clamp what SwiGLU reads, but for MXFP4, whose models all do
+        others = [f"{known}/clamped"] if clamped and tables.generation(gpu) == BLACKWELL else []
+        others = [] if weights.experts == "mxfp4" else others
+        self._experts = _table("experts", gpu, *others, known, f"bf16/{UNEVEN}")
         self._unevenness = exponent_of(UNEVEN)
         self._weights = weights
         self._attention_chip = tables.chip_of(gpu, "prompts", kept)

@@ -19,7 +19,7 @@ from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric
 from fabrictwin.workload.job.rank_layout import Layout, split_layers
 from fabrictwin.workload.job.training_checks import Wrong, check_layout, check_switches
 from fabrictwin.workload.job.workload_section import Training, Workload
-from fabrictwin.workload.layers.feedforward import peak_load
+from fabrictwin.workload.layers.feedforward import peak_load, peak_loads
 from fabrictwin.workload.layers.kernel_traffic import traffic_of
 from fabrictwin.workload.layers.transformer import (
     Adapters,
@@ -153,6 +153,14 @@ class Job:
             return 0.0
         routing = self.training.routing
         return peak_load(found.count, self.layout.ep, routing.imbalance, routing.seed, layer)
+
+    @property
+    def loads(self) -> tuple[float, ...]:
+        """Return the load of every layer."""
+        found, routing = self.model.experts, self.training.routing
+        if found is None:
+            return (0.0,) * self.model.layers
+        return peak_loads(self.model.sparse_before, found.count, self.layout.ep, routing.imbalance, routing.seed)
 
     # --- parameters of one rank
 

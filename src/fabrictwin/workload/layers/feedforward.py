@@ -24,7 +24,8 @@ own, of which there is as much.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
+from itertools import pairwise
 from math import comb
 
 from fabrictwin.workload.layers.pass_script import Collective, Kind, Part, Script
@@ -281,3 +282,14 @@ def peak_load(experts: int, ranks: int, imbalance: float, seed: int, layer: int)
     own = experts // ranks
     sums = [sum(loads[i : i + own]) for i in range(0, experts, own)]
     return max(sums) * len(sums) / (sum(sums) or 1.0)
+
+
+@lru_cache(maxsize=1 << 12)
+def peak_loads(
+    sparse_before: tuple[int, ...], experts: int, ranks: int, imbalance: float, seed: int
+) -> tuple[float, ...]:
+    """The same of every layer, 0 of dense ones; `sparse_before`: layers with experts ahead of each, and in all."""
+    return tuple(
+        peak_load(experts, ranks, imbalance, seed, layer) if after > before else 0.0
+        for layer, (before, after) in enumerate(pairwise(sparse_before))
+    )

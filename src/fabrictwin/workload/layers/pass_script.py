@@ -109,7 +109,12 @@ class Script:
 
     def cost(self) -> Cost:
         """All compute."""
-        return sum((item.cost for item in self.items if isinstance(item, Compute)), NOTHING)
+        ps, kernels = 0.0, 0
+        for item in self.items:
+            if isinstance(item, Compute):
+                ps += item.cost.ps
+                kernels += item.cost.kernels
+        return Cost(ps, kernels)
 
     def last_part(self) -> Part:
         """The part that its last compute belongs to."""

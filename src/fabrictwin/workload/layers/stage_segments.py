@@ -145,7 +145,7 @@ class Segments:
         job, wide = self.job, self.is_wide(self.job.model.layers - 1)
         if not job.model.pattern:
             return [self._layer(job.load(job.model.layers - 1), "", wide)]
-        load = max(job.load(number) for number in range(job.model.layers))
+        load = max(job.loads)
         return [self._layer(0.0, "*", wide), self._layer(load, "E" if load else "-", wide)]
 
     @cached_property

@@ -139,7 +139,7 @@ def _sparse_layers(job: Job) -> tuple[int, ...] | None:
 def _load(job: Job) -> float:
     if job.model.experts is None or not job.training.routing.imbalance:
         return 1.0
-    return max((job.load(layer) for layer in range(job.model.layers)), default=0.0) or 1.0
+    return max(job.loads, default=0.0) or 1.0
 
 
 def _schedule(job: Job) -> Schedule:

@@ -8,7 +8,9 @@ spec's own rules (`checks`); tensor parallelism stays inside a host.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -37,6 +39,7 @@ from fabrictwin.workload.step.communication_times import CommunicationTimes
 LARGEST_MICRO_BATCH = 8
 HEADROOM = 0.05  # of a GPU's memory, for what `memory` leaves out: fragmentation, workspaces
 LARGEST_CONTEXT = 16
+COLLECTED = 100_000  # objects made between two searches for cyclic garbage
 _RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "operations", "full")  # from what costs least time
 _WITH_CONDITIONS = ("operations",)  # the rules forbid it with some layouts
 
@@ -82,6 +85,17 @@ class _Rules(Wrong):
 
     def __call__(self, where: str, message: str) -> ConfigError:
         return ConfigError(message, key=where)
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Look for cyclic garbage seldom: a search makes many objects that stay, and few that refer to themselves."""
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], COLLECTED), *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def divisors(n: int) -> list[int]:
@@ -305,6 +319,10 @@ class Search:
         bound, with what its exchanges take; then, if it still seems fastest, one of its passes as they are; and
         then its time. When none that is left seems faster than the last that is kept, none can be.
         """
+        with _few_collections():
+            return self._run(stage, keep)
+
+    def _run(self, stage: Callable[[str], None], keep: int) -> Found:
         bounds = LowerBounds(in_switch=self.times.library is not None)
         fitting, considered, too_large = self._bounded(bounds, stage)
         queue: list[tuple[float, str, _Bounded, ClosedForm | None, bool]]

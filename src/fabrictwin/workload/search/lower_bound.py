@@ -22,7 +22,6 @@ from fabrictwin.base.arrays import F64, I64, starts_of
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.layers.pass_script import Collective, Compute, Kind, Script, Start
-from fabrictwin.workload.layers.roofline import NOTHING
 from fabrictwin.workload.step.closed_form import ClosedForm
 from fabrictwin.workload.step.closed_form_cache import CachedSegments, key_of
 
@@ -56,21 +55,22 @@ def _least_ps(script: Script, launch_ps: int, price: _Price) -> float:
     whole = script.cost().took_ps(launch_ps)
     if len(took) == len(script.items):
         return whole
-    now, pending, first = 0.0, NOTHING, True
+    now, ps, kernels, first = 0.0, 0.0, 0, True
     streams: dict[str, float] = {}
     until: dict[object, float] = {}
     for item in script.items:
         if isinstance(item, Compute):
-            pending = pending + item.cost
+            ps += item.cost.ps
+            kernels += item.cost.kernels
             continue
-        now += pending.ps if first else pending.took_ps(launch_ps)
-        pending, first = NOTHING, False
+        now += ps if first else max(ps, kernels * launch_ps)
+        ps, kernels, first = 0.0, 0, False
         if isinstance(item, Start):
             group = item.collective.group
             until[item.key] = streams[group] = max(now, streams.get(group, 0.0)) + price(item.collective)
         else:
             now = max(now, until.get(item.key, 0.0))
-    return max(whole, now + pending.ps)
+    return max(whole, now + ps)
 
 
 def _price_ps(collective: Collective, job: Job, steps: dict[Kind, int]) -> float:
@@ -98,8 +98,7 @@ def _least_load(job: Job) -> float:
         return 1.0
     key = (experts.count, job.layout.ep, routing.imbalance, routing.seed, job.model.sparse_before)
     if key not in _LOADS:
-        loads = [job.load(layer) for layer in range(job.model.layers)]
-        _LOADS[key] = min((load for load in loads if load), default=1.0)
+        _LOADS[key] = min((load for load in job.loads if load), default=1.0)
     return _LOADS[key]
 
 
@@ -170,7 +169,7 @@ class LowerBounds:
 
     def closer(self, job: Job, closed: ClosedForm) -> float:
         """A closer one, with communication as long as it takes by itself."""
-        levels, which = _levels(tuple(job.load(layer) for layer in range(job.model.layers)))
+        levels, which = _levels(job.loads)
         ends = starts_of(job.layer_counts)
         forward: F64 = np.zeros((len(job.layer_counts) // job.layout.pp, job.layout.pp))
         backward: F64 = np.zeros_like(forward)

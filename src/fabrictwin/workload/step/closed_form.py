@@ -139,7 +139,8 @@ class ClosedForm:
         layers, model, wide = self.job.layers_of(s, chunk), self.job.model, self.training.wide_layers
         loads: tuple[object, ...] = ()
         if model.experts or model.pattern or wide.first or wide.last:
-            loads = tuple((self.job.load(n), model.kind(n), self.segments.is_wide(n)) for n in layers)
+            known = self.job.loads
+            loads = tuple((known[n], model.kind(n), self.segments.is_wide(n)) for n in layers)
         first, last = s == 0 and chunk == 0, s == self.layout.pp - 1 and chunk == self.job.chunks - 1
         return _ChunkKind(first, last, len(layers), loads)
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from fabrictwin.workload.job.job_communications import Groups, Made, slowed_ps
 from fabrictwin.workload.layers.pass_script import LABELS, Collective, Compute, Part, Script, Start
-from fabrictwin.workload.layers.roofline import NOTHING, Cost
+from fabrictwin.workload.layers.roofline import Cost
 from fabrictwin.workload.step.step_context import Stage
 
 Mark = TypeVar("Mark")  # a point of the pass that something else can wait for
@@ -36,7 +36,7 @@ class PassTarget(ABC, Generic[Mark]):
         self.groups, self.stage, self.slow = groups, stage, slow
         self._launch_ps = groups.job.training.launch_ps
         self._beside: dict[object, _Beside] = {}
-        self._pending = NOTHING
+        self._pending_ps, self._pending_kernels = 0.0, 0
         self._label: tuple[str, str] | None = None
 
     def lay(self, script: Script) -> None:
@@ -55,15 +55,17 @@ class PassTarget(ABC, Generic[Mark]):
         if label != self._label:
             self.flush()
         self._label = label
-        self._pending = self._pending + cost
+        self._pending_ps += cost.ps
+        self._pending_kernels += cost.kernels
 
     def flush(self) -> None:
         """End the stretch of compute of one label."""
         if self._label is None:
             return
         label, self._label = self._label, None
-        pending, self._pending = self._pending, NOTHING
-        self.stretch(pending.took_ps(self._launch_ps) * self.slow, label)
+        took_ps = max(self._pending_ps, self._pending_kernels * self._launch_ps)
+        self._pending_ps, self._pending_kernels = 0.0, 0
+        self.stretch(took_ps * self.slow, label)
 
     def stretch(self, took_ps: float, label: tuple[str, str]) -> None:
         """Compute that takes so long by itself, and longer beside communications that take multiprocessors."""
