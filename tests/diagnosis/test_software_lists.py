@@ -127,6 +127,14 @@ RIGHT = [
     ("efa-unreachable", "n1:1:2 [0] NCCL WARN NET/OFI completed with error. RC: 113. Error: 4113 (Unresponsive receiver)"),
     ("launch-failed", "slurmstepd: error: pmixp_coll_ring_reset: frob timeout"),
     ("peermem-broken", "n1: nvidia_peermem: nv_mem_get_pages: page size mismatch"),
+    # the loader of a daemon's plugins, a firmware that does not answer, CXI's results, storage over the fabric
+    ("library-missing", "slurmd: error: cannot find frob plugin for frob/v2"),
+    ("adapter-error", "[1.5] [n1:3:0] dc.c:9  UCX  ERROR mlx5dv_devx_obj_create(DCT) failed, syndrome 0: Operation canceled"),
+    ("transport-retry", "OFI poll failed (ofi_events.c:9:frob:Input/output error - UNDELIVERABLE)"),
+    ("no-rdma-device", "nvme_rdma.c:9:frob: *ERROR*: rdma_get_devices() failed: No such device (19)"),
+    ("nccl-usage", "what(): NCCL Error 5: invalid usage"),
+    ("locked-memory", "n1:1:2 [0] NCCL WARN Call to ibv_reg_dmabuf_mr failed with error Cannot allocate memory"),
+    ("nvlink-error", "[ 1.5] NVRM: knvlinkFrob_GH100: Getting frobs failed!"),
 ]  # fmt: skip
 
 
