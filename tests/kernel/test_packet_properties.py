@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from support.packet_cases import assert_every_byte_arrived, cases, run_case
+from support.packet_cases import SAMPLE, assert_every_byte_arrived, cases, run_case
 from support.packet_wiring import digest
 from support.processes import answers_of
 
@@ -61,20 +61,15 @@ print(json.dumps([digest(run_case(case, check=False)) for case in cases]))
 """
 
 FEW = [
-    {
+    SAMPLE
+    | {
         "shape": shape,
         "kind": kind,
         "lossy": lossy,
         "cut": cut,
-        "lanes": 2,
         "balance": balance,
         "selective": selective,
-        "control": 1,
-        "ack_every": 2,
-        "window": s.NEVER,
         "errors": errors,
-        "seed": 5,
-        "batch": 4096,
         "flows": [(0, 1, 30_000), (2, 1, 30_000), (3, 4, 9_000), (4, 0, 1)],
     }
     for shape, kind, lossy, cut, balance, selective, errors in [

@@ -12,6 +12,10 @@ from fabrictwin.kernel.packet.machine import Machine
 from fabrictwin.kernel.packet.state import constants as s
 
 SHAPES = ("star", "dumbbell", "tree")
+SAMPLE = {
+    "lossy": False, "lanes": 2, "selective": True, "control": 1, "ack_every": 2, "window": s.NEVER, "seed": 5,
+    "batch": 4096,
+}  # fmt: skip
 
 
 @st.composite

@@ -139,6 +139,14 @@ def check_layout(spec: Spec, serving: Serving, model: Model) -> None:
         )
     if model.pattern or model.mamba:
         raise spec.error("workload.serving.model", f"got {model.name}: Mamba layers are not modelled in a server")
+    longest = model.longest or model.positions
+    if longest and (serving.max_model_len or 0) > longest and not serving.allow_long_max_model_len:
+        message = (
+            f"User-specified max_model_len ({serving.max_model_len}) is greater than the derived max_model_len "
+            f"({longest} in model's config.json); VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 (allow_long_max_model_len) "
+            "allows it"
+        )
+        raise spec.error("workload.serving.max_model_len", message)
     if stages > model.layers:
         message = f"got {stages} stages for {model.layers} layers"
         raise spec.error("workload.serving.pipeline_parallel_size", message)

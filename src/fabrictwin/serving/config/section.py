@@ -172,6 +172,7 @@ class Serving(Section):
     replicas: Count = 1
     router: RouterPolicy = "round_robin"
     max_model_len: Count | None = None
+    allow_long_max_model_len: bool = False
     max_num_batched_tokens: Count | None = None
     max_num_seqs: Count | None = None
     block_size: Count = 16

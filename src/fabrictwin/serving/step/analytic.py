@@ -121,6 +121,7 @@ class AnalyticCost:
         self._kv_heads = 1 if model.latent else max(1, model.kv_heads // self._tp)
         self._width = model.key_size + model.value_size
         self._windows = model.windows
+        self._unwindowed = self._windows == (0,)
         self._decoded: dict[_Step, int] = {}
         self._decoded_attention = [0.0, 0.0]
         self._decoded_launches = [0.0, 0.0]
@@ -215,6 +216,9 @@ class AnalyticCost:
 
     def _attention_us(self, shape: StepShape) -> float:
         """One layer's attention on one rank, the mean over layers with and without a window."""
+        if self._unwindowed and shape.decodes and not shape.chunks:
+            kv_bytes = shape.decode_context * self._kv
+            return self._kernels.decode_attention(kv_bytes, shape.decodes, self._heads, self._kv_heads)
         time = 0.0
         for window in self._windows:
             if shape.chunks:
