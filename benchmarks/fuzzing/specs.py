@@ -120,7 +120,7 @@ def _huggingface() -> Target:
 
 def _edits() -> Target:
     from fabrictwin.cluster.spec.spec import load_spec
-    from fabrictwin.study.compare.vary import parse, with_value
+    from fabrictwin.study.compare.curves import parse, with_value
 
     path = folder() / "edited.yaml"
     path.write_bytes(_SMALL)

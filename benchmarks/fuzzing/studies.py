@@ -58,7 +58,7 @@ def _journal() -> Target:
 def _run_folder() -> Target:
     """A file of a run folder that `diff` reads: its name on the first line, beside the others as a run wrote them."""
     from fabrictwin.base.progress import silent
-    from fabrictwin.study.difference.side import load_side
+    from fabrictwin.study.difference.compared_run import load_side
 
     place = folder() / f"{os.getpid()}-run"
     place.mkdir()

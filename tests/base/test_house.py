@@ -111,7 +111,7 @@ LARGE: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("larg
 def large_records() -> set[str]:
     """Return `file:class` of dataclasses, models and tuples with more fields than a record should have."""
     found = set()
-    for path, inside in outlines().items():
+    for path, inside in outlines(SOURCES).items():
         for node in inside:
             if not isinstance(node, ast.ClassDef) or "Protocol" in map(ast.unparse, node.bases):
                 continue

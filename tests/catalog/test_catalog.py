@@ -179,6 +179,15 @@ def test_a_rack_joins_72_gpus_by_one_link_to_each_of_18_switch_chips(name):
     assert [nic.rail for nic in host.nics] == list(range(72))
 
 
+def test_a_board_joins_four_gpus_by_six_links_a_pair():
+    host = catalog.host("gb200-nvl4")
+    taken = Counter(frozenset((e.a, e.b)) for e in host.edges for _ in range(e.count) if e.link == "nvlink5")
+    assert len(taken) == 6
+    assert set(taken.values()) == {6}
+    assert catalog.gpu(host.gpu).nvlink_links.value == 3 * 6
+    assert not host.nodes.nvswitch
+
+
 def test_what_a_data_file_repeats_is_spelled_out():
     spelled = repeated([{"a": ["cpu1"], "b": ["gpu0..gpu1"], "link": "x", "times": 2, "step": {"gpu": 2}}])
     assert spelled == [

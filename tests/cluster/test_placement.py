@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.build_blueprint import build
+from fabrictwin.cluster.connectivity import islands, node_count
 from fabrictwin.cluster.faults import CableFault, Jacks, SlowGpu, find_faults
 from fabrictwin.cluster.host_placement import place
-from fabrictwin.cluster.reach import islands, node_count
 from fabrictwin.cluster.spec.spec import Spec, read_spec
 
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cluster_prints import PREFIXES, coloured, interleaved, prefixed, renamed
@@ -54,19 +55,21 @@ def _told(text: str) -> tuple[str, list[tuple[str, Severity]]]:
     return found.verdict, [(one.id, one.severity) for one in found.findings if one.severity >= Severity.WARNING]
 
 
-def _texts(samples: Path) -> list[tuple[str, str]]:
+@pytest.fixture(scope="module")
+def told(samples: Path) -> list[tuple[str, str, Any]]:
+    """Name and text of each sample, and the verdict on it as it is."""
     texts = [(path.name, path.read_text(encoding="utf-8", errors="replace")) for path in samples.glob("0*")]
-    return sorted((name, text[:LONGEST]) for name, text in texts)
+    return [(name, text[:LONGEST], _told(text[:LONGEST])) for name, text in sorted(texts)]
 
 
 @pytest.mark.parametrize("launcher", PREFIXES)
-def test_the_verdict_on_each_sample_stays_behind_a_launchers_prefixes(samples: Path, launcher):
-    for name, text in _texts(samples):
+def test_the_verdict_on_each_sample_stays_behind_a_launchers_prefixes(told, launcher):
+    for name, text, verdict in told:
         if text.count("\n") > FEW_LINES:
-            assert (name, _told(coloured(prefixed(text, launcher)))) == (name, _told(text))
+            assert (name, _told(coloured(prefixed(text, launcher)))) == (name, verdict)
 
 
 @pytest.mark.parametrize("disturbed", [renamed, lambda text: interleaved(text, 5)])
-def test_the_verdict_on_each_sample_stays_when_it_is_disturbed(samples: Path, disturbed):
-    for name, text in _texts(samples):
-        assert (name, _told(disturbed(text))) == (name, _told(text))
+def test_the_verdict_on_each_sample_stays_when_it_is_disturbed(told, disturbed):
+    for name, text, verdict in told:
+        assert (name, _told(disturbed(text))) == (name, verdict)

@@ -106,6 +106,27 @@ RIGHT = [
     ("model-access", "FrobError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate"),
     ("sxid", "frobd: detected NVSwitch non-fatal error 7 on fid:0"),
     ("efa-unreachable", '      "message": "An EFA requires a security group that allows all traffic to and from itself."'),
+    # switches' own logs, the subnet manager's notices
+    ("link-errors", "osm: Received Generic Notice type:1 num:131 (Flow Control Update watchdog timer expired) from LID:7"),
+    ("partition-key", "osm: Received Generic Notice type:2 num:257 (Bad P_Key) from LID:7"),
+    ("pause-storm", "%FROB-2-PFCWD_QUEUE_DETECTED: Stuck queue 3 on port Ethernet1/9"),
+    ("pfc-one-side", "%DCBX-4-PFC_MISMATCH: PFC mismatch on interface Ethernet1/9"),
+    ("port-down", "%LINEPROTO-5-UPDOWN: Line protocol on Interface Ethernet9/1, changed state to down"),
+    ("link-flapping", "%ETH-4-ERRDISABLE: link-flap error detected on Ethernet9/1"),
+    ("module-fault", "%XCVR-3-RX: Ethernet9/1 receive power low alarm"),
+    ("bgp-down", "%BGP-5-ADJCHANGE: peer 192.0.2.1 (AS 7) old state Established event HoldTime new state Idle"),
+    ("switch-part", "%PLATFORM-2-PS_FAIL: Power supply 9 failed"),
+    # DCGM, the fabric manager, IMEX
+    ("gpu-memory", "GPU 9 had memory errors and row remappings are pending"),
+    ("gpu-recovery", "GPU 9 requires a reset to recover from a fault. Recovery action: 1"),
+    ("nvlink-inactive", "NVLink connections are not training: GPU 9 to NVSwitch 7"),
+    ("imex-domain", "nodes_config.cfg: unable to find the local address"),
+    # NCCL's own checks, its plugins, PMIx
+    ("topology-malformed", "n1:1:2 [0] xml.cc:9 NCCL WARN XML Topology has wrong version 7, 9 needed"),
+    ("setting-invalid", "n1:1:2 [0] p2p.cc:9 NCCL WARN NET/IB: OOO RQ is force enabled but AR is not enabled"),
+    ("efa-unreachable", "n1:1:2 [0] NCCL WARN NET/OFI completed with error. RC: 113. Error: 4113 (Unresponsive receiver)"),
+    ("launch-failed", "slurmstepd: error: pmixp_coll_ring_reset: frob timeout"),
+    ("peermem-broken", "n1: nvidia_peermem: nv_mem_get_pages: page size mismatch"),
 ]  # fmt: skip
 
 

@@ -312,3 +312,50 @@ def test_a_cause_stands_above_what_it_leads_to(beneath, above, text):
     }
     found = answer(text + symptoms[beneath]).findings[0]
     assert (found.id, {below.id for below in found.consequences}) == (above, {beneath})
+
+
+def matrix(alone: int) -> str:
+    """`nvidia-smi topo -m` of four GPUs of which the last `alone` have no NVLink."""
+    names = [f"GPU{n}" for n in range(4)]
+    rows = [
+        [a] + ["X" if a == b else "PHB" if max(i, j) >= 4 - alone else "NV12" for j, b in enumerate(names)]
+        for i, a in enumerate(names)
+    ]
+    return "\n".join("\t".join(row) for row in [["", *names, "CPU Affinity"], *rows]) + "\n"
+
+
+@pytest.mark.parametrize(("alone", "found"), [(0, []), (1, ["nvlink-degraded"]), (2, [])])
+def test_a_gpu_alone_without_nvlink_is_told_and_pairs_of_bridges_are_not(alone, found):
+    assert causes(matrix(alone)) == found
+
+
+@pytest.mark.parametrize(("speed", "found"), [(100000, []), (50000, ["link-slow"]), (25000, ["link-slow"])])
+def test_a_port_far_below_what_it_advertises_is_told(speed, found):
+    text = f"""
+    Settings for ens7f1np1:
+    \tSupported link modes:   25000baseCR/Full
+    \t                        100000baseCR4/Full
+    \tSpeed: {speed}Mb/s
+    \tLink detected: yes
+    """
+    assert causes(textwrap.dedent(text)) == found
+
+
+def test_heat_stands_above_the_gpu_that_it_took():
+    text = "[1.0] NVRM: GPU 0000:5e:00.0: GPU temperature exceeds critical threshold, shutting down\n"
+    found = answer(text + "[1.1] NVRM: Xid (PCI:0000:5e:00): 79, pid=1, GPU has fallen off the bus.\n").findings
+    assert found[0].id == "gpu-hot"
+    assert found[0].consequences[0].id == "gpu-lost"
+
+
+def test_a_warning_of_a_server_that_came_up_is_nothing_to_look_for():
+    warning = "WARNING 07-01 10:00:00 [frob.py:9] frobs were given in an odd order\n"
+    assert answer(warning).verdict == "not enough evidence"
+    assert answer(warning + "INFO:     Application startup complete.\n").verdict == "clean"
+
+
+def test_a_vague_word_for_a_failed_connection_does_not_stand_above_what_says_why():
+    text = "[1.5] [n1:3:0] sock.c:9 UCX  ERROR connect(fd=3, dest_addr=192.0.2.1:7) failed: Connection timed out\n"
+    assert causes(text + "[n1:3] pml_ucx.c:9  Error: ucp_ep_create(proc=7) failed: Destination is unreachable\n")[
+        0
+    ] == ("connect-refused")

@@ -11,9 +11,9 @@ from support.programs import operations
 
 from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.engines.base.changes import TableEntries, TimedChange
+from fabrictwin.engines.base.changes import FOREVER, TableEntries, TimedChange
 from fabrictwin.engines.base.engine import Engine, Stop
-from fabrictwin.engines.base.messages import EventKind, Message, Opcode
+from fabrictwin.engines.base.messages import Awaited, Event, EventKind, Message, Opcode, Posting
 from fabrictwin.engines.base.transfers import Gate, Transfers
 from fabrictwin.fabric.fabric import NodeKind
 from fabrictwin.program import collectives
@@ -72,6 +72,29 @@ def test_messages_in_slices_have_the_same_events(fidelity):
         assert engine.idle
     assert seen[0] == seen[1]
     assert [e.kind for e in seen[0]].count(EventKind.ENDED) == 3
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+def test_a_patient_caller_hears_the_same_and_no_later_than_what_it_awaits(fidelity):
+    seen = []
+    for patient in (False, True):
+        engine = boxes(8).start_engine(fidelity)
+        flows = [engine.open(0, 7), engine.open(2, 5)]
+        awaited: dict[int, Awaited] = {}
+        events: list[Event] = []
+        for n in range(30):
+            posting = Posting(inline=n % 7 == 0, chained=n % 5 == 0, awaited=Awaited(n * 7 % 11 % 3))
+            message = Message(n * n * 40, Opcode.WRITE, posting=posting)
+            awaited[engine.send(flows[n % 2], message)] = posting.awaited
+            until = n // 4 * 2_000_000 if n < 29 else FOREVER
+            while told := engine.advance(until, patient=patient).events:
+                # what is awaited comes at its instant
+                at_once = {e.time_ps for e in told if not patient or awaited[e.message] < e.kind}
+                assert at_once <= {engine.now_ps}
+                events += told
+        assert len(events) == 60
+        seen.append(events)
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize("fidelity", FIDELITIES)

@@ -13,8 +13,8 @@ from support.nccl_machines import communicator, twin_of
 
 from fabrictwin.base.errors import InvariantError
 from fabrictwin.engines.channels.channel_resources import Bound, bind
+from fabrictwin.engines.channels.column_cache import LastColumns
 from fabrictwin.engines.channels.edge_paths import OpenConnections
-from fabrictwin.engines.channels.last_columns import LastColumns
 from fabrictwin.engines.flow.flow_engine import FlowEngine
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.fabric.memory_paths import PathFinder

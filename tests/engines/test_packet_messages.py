@@ -436,3 +436,30 @@ def test_the_same_messages_give_the_same_events():
         runs.append(settle(s))
     assert runs[0] == runs[1]
     assert len(runs[0]) == 80
+
+
+def test_a_message_that_was_posted_before_is_posted_again_the_same():
+    """Rows of messages are kept: with and without, on one flow and anew, by every kind of posting."""
+    rng = np.random.default_rng(5)
+    kinds = [Opcode.WRITE, Opcode.SEND, Opcode.WRITE_IMMEDIATE]
+    messages = [
+        Message(size, kind, takes_receive=kind != Opcode.WRITE, posting=Posting(inline=inline, chained=chained))
+        for size in (0, 1, 63, 64, 300, 5000)
+        for kind in kinds
+        for inline in (False, True)
+        for chained in (False, True)
+    ]
+    order = rng.integers(0, len(messages), 300)
+    times = []
+    for fresh in (False, True):
+        s = engine("ethernet")
+        flow = s.open(0, 7)
+        s.add_receives(1, 1000)
+        s.receives(flow, 1)
+        for at in order:
+            if fresh:
+                s.messages._flows[flow].pairs.rows.clear()
+            s.send(flow, messages[at])
+        times.append(settle(s))
+    assert times[0] == times[1]
+    assert len(times[0]) == 600

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.packet_cases import cases, make_case, run_case
+from support.packet_cases import SAMPLE, assert_every_byte_arrived, cases, make_case, run_case
 from support.packet_wiring import US, fat_tree, infiniband, machine, ring, roce, set_dcqcn, star
 from support.processes import answers_of
 
@@ -125,12 +125,7 @@ def test_neither_windows_nor_where_a_run_is_cut_change_anything(case, cuts):
 @given(divided())
 def test_laws_hold_in_parts(case):
     m = play(case, check=True)
-    assert checks.violations(m.state) == []
-    clock = m.state.clock[0]
-    assert (m.state.task.status == s.DONE).all()
-    assert clock.payload_delivered == m.state.task.size_bytes.sum()
-    assert clock.free == len(m.state.packet)
-    assert clock.created == clock.delivered + clock.refused + clock.dropped
+    assert_every_byte_arrived(m)
     assert (m.state.queued % s.OUT_OF_REACH == 0).all()
     assert not (m.state.port.traits & s.CROSSES).any()
 
@@ -164,20 +159,13 @@ def test_a_queue_pair_goes_on_when_its_link_is_back(parts):
 
 
 FEW = [
-    {
+    SAMPLE
+    | {
         "shape": "tree",
         "kind": kind,
-        "lossy": False,
         "cut": cut,
-        "lanes": 2,
         "balance": balance,
-        "selective": True,
-        "control": 1,
-        "ack_every": 2,
-        "window": s.NEVER,
         "errors": errors,
-        "seed": 5,
-        "batch": 4096,
         "flows": [(0, 9, 30_000), (2, 9, 30_000), (3, 4, 9_000), (9, 0, 20_000), (15, 9, 1)],
         "parts": parts,
         "changes": [(2 * US, "slow", 5), (6 * US, "up", 5)],

@@ -330,6 +330,21 @@ def test_a_report_that_software_wants_ends_its_instant(monkeypatch):
 
 
 @plain
+def test_a_run_is_cut_off_behind_what_software_reads_later_but_not_within_an_instant_that_stops_it(monkeypatch):
+    rows = [(100, QueueEvent.REPORT, 1, 8), (100, QueueEvent.SENT, 0, 1), (100, QueueEvent.SENT, 0, 2)]
+    for stops, status, happened in ((False, c.SLICED, 1), (True, c.REACHED, 3)):
+        state, clock, _, _ = looping(monkeypatch, *rows, (120, QueueEvent.SENT, 0, 3))
+
+        def report(state, t, kind, stops=stops, clock=clock):
+            clock.message_events += 1
+            return stops
+
+        monkeypatch.setattr(loop, "on_report", report)
+        assert loop.run(state, NEVER - 1, True, 1) == status
+        assert clock.events == happened
+
+
+@plain
 def test_a_run_ends_at_its_time_its_budget_or_its_last_task(monkeypatch):
     rows = [(10 * n, QueueEvent.SENT, 0, n) for n in range(1, 9)]
     state, clock, _, called = looping(monkeypatch, *rows)

@@ -71,6 +71,22 @@ def test_a_report_that_nobody_wants_is_dropped(monkeypatch, changed, kind, wante
 
 
 @plain
+@pytest.mark.parametrize("patient", [0, 1])
+@pytest.mark.parametrize(("traits", "later"), [
+    (0, set()), (c.LATER_ARRIVED, {ARRIVED}), (c.LATER_ARRIVED | c.LATER_ENDED, {ARRIVED, ENDED}),
+])  # fmt: skip
+def test_patient_software_is_not_stopped_by_what_it_may_read_of_later(monkeypatch, patient, traits, later):
+    for kind in EventKind:
+        pair = Pair(monkeypatch, 2, 1)
+        pair.clock.patient, pair.note[1].traits = patient, traits
+        message_events.report(pair.state, 1, kind, 900)
+        stops = bool(message_events.on_report(pair.state, 1, kind))
+        assert stops == (not patient or kind not in later)
+        assert (pair.clock.message_events, pair.note[1].holds) == (1, 2)  # told in any case
+        assert [pair.state.message_event[0, column] for column in range(3)] == [50, 101, kind]
+
+
+@plain
 def test_what_is_in_memory_is_passed_and_told_by_its_traits(monkeypatch):
     """In memory 500 later than at the adapter."""
     pair = Pair(monkeypatch, 2, 2, 2, 2, in_memory=6)

@@ -1,12 +1,11 @@
-"""Rules of the pool of packets, of taps, of which congestion control is asked, and of the codes that all share."""
+"""Rules of the pool of packets, of taps, of what is acknowledged, and of the codes that all share."""
 
 from __future__ import annotations
 
 import pytest
 from support.plain_kernel import NONE, Record, plain
 
-from fabrictwin.kernel.packet import congestion, tap
-from fabrictwin.kernel.packet.congestion import Control
+from fabrictwin.kernel.packet import tap
 from fabrictwin.kernel.packet.state import constants as c
 from fabrictwin.kernel.packet.state import packets
 from fabrictwin.kernel.packet.transport import replies
@@ -117,44 +116,6 @@ def test_a_tap_is_read_before_it_is_full():
     clock.tapped, clock.grow = rows - 2, c.GROW_HEAP  # what was asked for first stays
     tap.record(state, 6, 8, 0, 1000)
     assert clock.grow == c.GROW_HEAP
-
-
-# ---------------------------------------------------------------------- which control
-
-
-@plain
-@pytest.mark.parametrize("control", list(Control))
-def test_a_queue_pair_s_own_control_is_asked(monkeypatch, control):
-    seen = []
-    for name in ("dcqcn", "nscc", "swift", "ibcc", "cubic", "dctcp"):
-        module = getattr(congestion, name)
-        for rule in ("on_sent", "on_ack", "on_cnp", "on_becn", "on_loss", "on_timer"):
-            if hasattr(module, rule):
-                monkeypatch.setattr(
-                    module, rule, lambda *given, said=(name, rule): seen.append((*said, *given[3:]))
-                )
-    qp = Record(control=int(control), counts=int(control in (Control.DCQCN, Control.IBCC)), service=c.RC)
-    state = Record(settings=[Record(mtu=4096)])
-    congestion.on_sent(state, 0, qp, 4178, 50)
-    congestion.on_ack(state, 0, qp, 3, 1, 60)
-    congestion.on_cnp(state, 0, qp, 70)
-    congestion.on_loss(state, 0, qp, 80)
-    congestion.on_timer(state, 0, qp, 1, 90)
-    assert (
-        seen
-        == {
-            Control.NONE: [],
-            Control.DCQCN: [("dcqcn", "on_sent", 4178, 50), ("dcqcn", "on_cnp", 70), ("dcqcn", "on_timer", 1, 90)],
-            Control.NSCC: [("nscc", "on_ack", 3 * 4096, 1, 60), ("nscc", "on_loss", 80)],
-            Control.SWIFT: [("swift", "on_ack", 3 * 4096, 60), ("swift", "on_loss", 80)],
-            Control.CUBIC: [("cubic", "on_ack", 3 * 4096, 60), ("cubic", "on_loss", 80)],
-            Control.DCTCP: [("dctcp", "on_ack", 3 * 4096, 1, 60), ("dctcp", "on_loss", 80)],
-            Control.IBCC: [("ibcc", "on_sent", 4178, 50), ("ibcc", "on_becn", 60), ("ibcc", "on_becn", 70)],
-        }[control]
-    )
-    assert bool(congestion.wants_cnps(qp)) == (control == Control.DCQCN)
-    qp.service = c.UC  # nothing is acknowledged, so congestion is told apart
-    assert bool(congestion.wants_cnps(qp)) == (control in (Control.DCQCN, Control.IBCC))
 
 
 @plain

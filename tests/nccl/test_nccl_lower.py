@@ -12,7 +12,7 @@ from fabrictwin.nccl.lowering.tasks import KINDS, Task
 from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
 from fabrictwin.program import patterns
 from fabrictwin.program.data_execution import execute
-from fabrictwin.program.numbers import from_bfloat16, to_bfloat16
+from fabrictwin.program.reductions import from_bfloat16, to_bfloat16
 from fabrictwin.program.sends import scratch, sends_of
 
 A, P = Algorithm, Protocol

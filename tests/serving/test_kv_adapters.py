@@ -12,8 +12,10 @@ import pytest
 
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import Spec, load_spec
+from fabrictwin.fabric.fabric import LinkKind
 from fabrictwin.fabric.memory_paths import PathFinder
-from fabrictwin.serving.config.pools import disaggregated, pools_bytes
+from fabrictwin.serving.config.layout import machine
+from fabrictwin.serving.config.pools import disaggregated, ordered_writes, pools_bytes
 from fabrictwin.serving.config.server import serving_section
 from fabrictwin.serving.network.kv_adapters import adapter_pairs, drawn_slices
 from fabrictwin.serving.network.kv_transfer import KvLayout, KvNetwork
@@ -23,20 +25,25 @@ from fabrictwin.twin.twin import Twin
 MODEL = Path(__file__).parents[2] / "examples/models/llama-3-8b.json"
 
 
-def asked(host: str) -> Spec:
+def asked(host: str, connector: str = "mooncake", release: str = "0.33", **pools: bool) -> Spec:
     sides = {side: {"tensor_parallel_size": 2} for side in ("prefill", "decode")}
     data = {
         "schema": 1,
         "name": "s",
         "cluster": {
             "hosts": {"type": host, "count": 2},
-            "network": {"technology": "infiniband", "topology": {"kind": "rail-optimised"}, "switch": "qm8700"},
+            "network": {
+                "technology": "infiniband",
+                "topology": {"kind": "rail-optimised"},
+                "switch": "qm8700" if host == "dgx-a100" else "qm9700",
+            },
         },
         "workload": {
             "serving": {
                 "model": str(MODEL),
                 "max_model_len": 8192,
-                "disaggregated": {"connector": "mooncake", "separate_hosts": True, **sides},
+                "release": release,
+                "disaggregated": {"connector": connector, "separate_hosts": True, **sides, **pools},
             }
         },
     }
@@ -98,3 +105,51 @@ def test_ports_of_all_near_adapters_carry_their_share() -> None:
     pools.network.moved_bytes = 8e9
     sent = pools_bytes(read, pools)[twin().fabric.nic_port]
     assert sent.tolist() == [4e9, 4e9] + [0.0] * 14
+
+
+def moved_gbps(spec: Spec) -> float:
+    """Return at what rate a pair of ranks gets 64 MiB a region, GB/s, without what the host does before."""
+
+    def ended_ps(blocks: int) -> int:
+        pools = disaggregated(spec, serving_section(spec))
+        network, nodes = pools.network, pools.nodes
+        network.start(0, (nodes[0][0], nodes[1][0]), (list(range(blocks)), list(range(blocks))))
+        ends: list[tuple[int, int]] = []
+        while network.busy:
+            ends += network.advance(10**15)
+        return ends[-1][0]
+
+    layout = disaggregated(spec, serving_section(spec)).network.layout
+    bytes_more = layout.pair_bytes * layout.regions * 2048
+    return bytes_more / (ended_ps(4096) - ended_ps(2048)) * 1e3
+
+
+@pytest.mark.parametrize(
+    ("host", "connector", "release", "pools", "gbps"),
+    [
+        ("dgx-b200", "nixl", "0.33", {}, 49),
+        ("dgx-b200", "nixl", "0.19", {}, 16),
+        ("dgx-b200", "mooncake", "0.33", {"relaxed_ordering": False}, 16),
+        ("dgx-h100", "nixl", "0.19", {}, 49),
+    ],
+)
+def test_writes_that_keep_their_order_are_slow_on_some_processors(
+    host: str, connector: str, release: str, pools: dict[str, bool], gbps: float
+) -> None:
+    """UCX's pull request 10955: 16 GB/s instead of more than 40 behind Emerald Rapids, which a DGX B200 has."""
+    found = moved_gbps(asked(host, connector, release, **pools))
+    assert found == pytest.approx(gbps, rel=0.15 if connector == "mooncake" else 0.02)
+
+
+def test_the_ports_of_adapters_into_their_hosts_are_slowed() -> None:
+    ordered, relaxed = (machine(asked("dgx-b200", relaxed_ordering=one)) for one in (False, True))
+    rates = ordered_writes(ordered)
+    fabric = relaxed.twin.fabric
+    assert sorted(rates) == sorted(
+        port
+        for port in range(fabric.ports)
+        if fabric.port_node[port] in fabric.nic_node and fabric.port_kind[port] == LinkKind.PCIE
+    )
+    for port, rate in rates.items():
+        assert rate * int(fabric.port_payload_bps[port]) / int(fabric.port_rate_bps[port]) == pytest.approx(128e9)
+    assert not ordered_writes(machine(asked("dgx-h100")))

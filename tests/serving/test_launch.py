@@ -210,6 +210,17 @@ def test_what_vllm_refuses(text: str, reason: str) -> None:
         raise AssertionError(said(found, "refused"))
 
 
+def test_a_length_beyond_the_models_is_allowed_by_a_variable() -> None:
+    """vLLM takes the model's own length for the most, unless it is told that this is meant."""
+    read = cluster()
+    model = str(Path(__file__).parents[2] / "examples/models/llama-3-8b.json")
+    read = read.model_copy(update={"workload": {"serving": {**dict(read.workload)["serving"], "model": model}}})
+    command = "vllm serve m --max-model-len 16384"
+    found = check(read, command)
+    assert "max_model_len (16384) is greater than the derived max_model_len (8192" in said(found, "refused")
+    assert not check(read, f"VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 {command}").refused
+
+
 def test_what_goes_unsaid() -> None:
     found = judged(RAY + "vllm serve m -tp 8 -pp 2 --distributed-executor-backend ray")
     assert "VLLM_HOST_IP is not set" in said(found, "warned")

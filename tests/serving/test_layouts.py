@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.clusters import blueprint
 
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import load_spec
@@ -72,6 +73,36 @@ def test_tensor_parallelism_over_nodes_needs_rdma_and_a_pipeline_hardly(tmp_path
     lost_wide, lost_deep = tpot(16, 1, WITHOUT_RDMA) / wide - 1, tpot(8, 2, WITHOUT_RDMA) / deep - 1
     assert lost_wide > 0.25
     assert abs(lost_deep) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("host", "size", "carried", "way"),
+    [
+        ("gb200-nvl4", 4, 6 * 40.1, "custom"),
+        ("h100-pcie-8", 2, 12 * 20.6, "custom"),
+        ("h100-pcie-8", 4, 0, "nccl"),
+    ],
+)
+def test_gpus_joined_without_a_switch(host: str, size: int, carried: float, way: str) -> None:
+    """A pair's links count; where a pair has none, vLLM takes the GPUs for PCIe alone."""
+    data = json.loads(spec_text({"tensor_parallel_size": size, "quantization": "fp8"}, hosts=1))
+    data["cluster"]["hosts"]["type"] = host
+    data["cluster"]["network"]["topology"] = {"kind": "single-switch"}
+    spec = load_spec("-", io.StringIO(json.dumps(data)))
+    section = serving_section(spec)
+    group = server(spec, section).served.group
+    assert group.pair_gbps == pytest.approx(carried)
+    assert (group.way(64 << 10), group.way(16 << 20)) == (way, "nccl")
+    assert group.time_us(16 << 20) > 50
+
+
+@pytest.mark.parametrize(("size", "measured_us"), [(2, (114, 409, 1444, 5487)), (4, (86, 229, 861, 3205))])
+def test_nccl_on_a_gb200_nvl4_is_as_long_as_measured(size: int, measured_us: tuple[int, ...]) -> None:
+    """16 MiB to 1 GiB eagerly (aiconfigurator's database): two GPUs use a third of their links."""
+    board = Twin(blueprint(1, "gb200-nvl4", switch="qm9700", topology={"kind": "single-switch"}))
+    nccl = NcclTimes(board, board.fabric.gpu_node[:size], read_settings({}))
+    took = [nccl.time_us("all_reduce", 16 << 20 << 2 * step) for step in range(4)]
+    assert took == pytest.approx(measured_us, rel=0.15)
 
 
 def test_ranks_count_through_tensors_then_stages_then_data() -> None:

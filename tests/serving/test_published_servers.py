@@ -24,7 +24,7 @@ from fabrictwin.serving.report.bench import latencies
 from fabrictwin.serving.scheduler.config import SchedulerConfig
 from fabrictwin.serving.scheduler.release import release
 from fabrictwin.serving.scheduler.scheduler import Scheduler
-from fabrictwin.serving.step.graphs import capture_sizes
+from fabrictwin.serving.step.cuda_graphs import capture_sizes
 from fabrictwin.serving.step.measured import MeasuredCost, OperatorFiles
 from fabrictwin.validation.served_models import Answer, Client, Row, Texts, answer_row, ranking
 

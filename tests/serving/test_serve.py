@@ -177,7 +177,11 @@ def test_a_trace_keeps_its_times(tmp_path: Path) -> None:
             "tensor_parallel_size: got 3, expected a divisor of .* 32 attention heads",
         ),
         ({"tensor_parallel_size": 16, "replicas": 2}, {}, "replicas: got 2 replicas of 16 GPUs each, .* has 16"),
-        ({"max_model_len": 10_000_000}, {}, "max_model_len: got 10000000: one request needs 625000 KV blocks"),
+        (
+            {"max_model_len": 10_000_000, "allow_long_max_model_len": True},
+            {},
+            "max_model_len: got 10000000: one request needs 625000 KV blocks",
+        ),
         ({"gpu_memory_utilization": 0.1}, {}, "gpu_memory_utilization: got a model of 15.* GiB a GPU: no memory"),
         ({"max_model_len": 320}, {}, "max_model_len: got 320, and the longest request has 340 tokens"),
         ({"enable_lora": True}, {}, "got enable_lora: LoRA is not modelled"),
@@ -189,6 +193,11 @@ def test_a_trace_keeps_its_times(tmp_path: Path) -> None:
         ({"kv_transfer_config": {}}, {}, "a connector of one engine alone .* is not modelled"),
         ({"max_num_seq": 3}, {}, "max_num_seq"),
         ({"release": "0.11"}, {}, "expected a release of vLLM from 0.12 on"),
+        (
+            {"model": str(EXAMPLES / "models/llama-3-8b.json"), "max_model_len": 8193},
+            {},
+            r"max_model_len \(8193\) is greater than the derived max_model_len \(8192 in model's config.json\)",
+        ),
         ({"watermark": 0.1}, {}, "got watermark: not in vLLM 0.19"),
         (
             {"speculative_config": {"num_speculative_tokens": 2, "acceptance": [0.5]}},

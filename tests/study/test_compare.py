@@ -27,10 +27,10 @@ from fabrictwin.study.compare import packet_measurements
 from fabrictwin.study.compare.compare_page import page
 from fabrictwin.study.compare.compare_text import data, text
 from fabrictwin.study.compare.comparison import compare
+from fabrictwin.study.compare.curves import vary, with_value
 from fabrictwin.study.compare.fabrics import own_presets, preset, with_fabric
 from fabrictwin.study.compare.packet_measurements import play_both
 from fabrictwin.study.compare.phase_cut import HOT, SHARD_BYTES, Load, cut_of, program_of
-from fabrictwin.study.compare.vary import vary, with_value
 from fabrictwin.study.compare.verdict import CLOSE, verdict
 from fabrictwin.study.jitter.jitter_study import Sampler
 

@@ -23,8 +23,12 @@ def test_quantiles_are_times_that_were_measured_and_factors_never_below_one():
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    there = spec(tmp_path_factory.mktemp("delays"))
+def there(tmp_path_factory):
+    return spec(tmp_path_factory.mktemp("delays"))
+
+
+@pytest.fixture(scope="module")
+def found(there):
     return there, measure(there, ["infiniband-ndr", "roce-400g"], (1,), silent)
 
 
@@ -69,8 +73,7 @@ def test_text_and_data_have_every_fabric_and_probe(found):
     json.dumps(plain, allow_nan=False)
 
 
-def test_what_cannot_be_measured_is_refused(found, tmp_path, capsys):
-    there, _ = found
+def test_what_cannot_be_measured_is_refused(there, capsys):
     with pytest.raises(ConfigError, match="expected fabrics with RDMA"):
         measure(there, ["tcp-100g"], (1,), silent)
     with pytest.raises(ConfigError, match="got no fabric"):

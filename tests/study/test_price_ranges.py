@@ -18,7 +18,7 @@ from fabrictwin.study.compare.comparison import compare
 from fabrictwin.study.compare.verdict import verdict
 from fabrictwin.study.cost.bill_of_materials import bill_of_materials
 from fabrictwin.study.cost.cluster_cost import cost
-from fabrictwin.study.cost.network_needed import Clos, needed, smallest
+from fabrictwin.study.cost.network_sizing import Clos, needed, smallest
 from fabrictwin.study.cost.price_ranges import changed, network_range
 from fabrictwin.study.cost.turning_inputs import answers
 

@@ -19,6 +19,7 @@ class Ledger:
 
     element_bytes = 2
     operand_bytes = 1
+    gradient_bytes = 4
 
     def stream(self, moved: float) -> Cost:
         return Cost(moved, 1)

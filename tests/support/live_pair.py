@@ -15,12 +15,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fabrictwin.base.capabilities import Fidelity
-from fabrictwin.engines.packet.packet_options import PacketOptions
-from fabrictwin.live.clock.pace import ClockName
 from fabrictwin.live.exec import launch
 from fabrictwin.live.message_statistics import Row
 from fabrictwin.live.native_libraries import COMPILERS
@@ -53,15 +52,8 @@ class Ended:
 class LiveTwin:
     """A twin that is served from a thread of the test's process; `submit` runs something in that thread."""
 
-    def __init__(
-        self,
-        twin: Twin,
-        *,
-        engine: Fidelity = "analytic",
-        packet: PacketOptions | None = None,
-        clock: ClockName = "real",
-    ) -> None:
-        self.server = Server(twin, engine=engine, packet=packet, clock=clock)
+    def __init__(self, twin: Twin, *, engine: Fidelity = "analytic", **options: Any) -> None:
+        self.server = Server(twin, engine=engine, **options)
         self.server.warm_up()
         self._work: list[tuple[object, threading.Event]] = []
         self._ended = threading.Event()

@@ -12,6 +12,10 @@ from fabrictwin.kernel.packet.machine import Machine
 from fabrictwin.kernel.packet.state import constants as s
 
 SHAPES = ("star", "dumbbell", "tree")
+SAMPLE = {
+    "lossy": False, "lanes": 2, "selective": True, "control": 1, "ack_every": 2, "window": s.NEVER, "seed": 5,
+    "batch": 4096,
+}  # fmt: skip
 
 
 @st.composite
@@ -107,3 +111,13 @@ def run_case(case: dict[str, Any], *, check: bool = True) -> Machine:
             assert checks.violations(m.state) == []
     m.run(drain=True)
     return m
+
+
+def assert_every_byte_arrived(m: Machine) -> None:
+    """Hold a drained machine to its laws: all tasks done, all bytes delivered, every packet back in the pool."""
+    assert checks.violations(m.state) == []
+    clock = m.state.clock[0]
+    assert (m.state.task.status == s.DONE).all()
+    assert clock.payload_delivered == m.state.task.size_bytes.sum()
+    assert clock.free == len(m.state.packet)
+    assert clock.created == clock.delivered + clock.refused + clock.dropped

@@ -78,7 +78,15 @@ class Pair:
             assert hasattr(self.qp, name)
             setattr(self.qp, name, value)
         self.clock = Record(
-            now=50, open=len(sizes), tasks_head=NONE, tasks_free=0, message_events=0, grow=0, inbox=0, logged=0
+            now=50,
+            open=len(sizes),
+            tasks_head=NONE,
+            tasks_free=0,
+            message_events=0,
+            grow=0,
+            inbox=0,
+            logged=0,
+            patient=0,
         )
         self.state = Record(
             task=self.task, note=self.note, qp=[self.qp], clock=[self.clock], message_event=Rows(20),

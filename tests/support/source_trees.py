@@ -14,7 +14,7 @@ BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
 @cache
-def outlines(folder: Path = SOURCES) -> dict[Path, tuple[ast.stmt, ...]]:
+def outlines(folder: Path) -> dict[Path, tuple[ast.stmt, ...]]:
     """All classes, functions and imports of every Python file below a folder, outer before inner.
 
     Of a function's body only the first statement is left: whole trees of the project are hundreds of megabytes.

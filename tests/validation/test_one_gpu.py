@@ -127,6 +127,8 @@ def step_of(row: dict[str, str]) -> float:
         "model": model, "micro_batch_size": int(row["micro_batch"]), "micro_batches": int(row["micro_batches"]),
         "sequence": int(row["sequence"]), "attention": "cudnn", "kernels": "fused" if compiled else "eager",
         "loss": "eager", "pad_vocabulary": 1, "recompute": "full" if again else "none",
+        "weights": "autocast" if row["precision"] == "autocast" else "same",
+        **({} if compiled else {"fused_norms": True}),  # torch.nn.RMSNorm of PyTorch 2.11
         **({"recompute_ends_early": True} if again else {}),
     }  # fmt: skip
     network = {"technology": "infiniband", "topology": {"kind": "single-switch"}, "switch": "qm9700"}
@@ -137,16 +139,29 @@ def step_of(row: dict[str, str]) -> float:
     return ft.run(ft.load(spec)).step_time * 1e3
 
 
-@pytest.mark.second
-def test_steps_on_one_gpu_are_predicted() -> None:
-    """Keep autocast steps that the device paces within 7 %, half of them within 4 %."""
+@pytest.fixture(scope="module")
+def step_errors() -> dict[bool, list[float]]:
+    """Errors of step times that the host paces, and of those that the device does."""
+    errors: dict[bool, list[float]] = {True: [], False: []}
     with own_catalog(Path(__file__).parent / "one_gpu"):
-        rows = [row for row in read("h100_steps.csv") if row["precision"] == "autocast"]
-        errors = {
-            (row["hidden"], row["compiled"], row["micro_batch"]): step_of(row) / float(row["step_ms"]) - 1
-            for row in rows
-            if not (row["hidden"] == "1024" and int(row["micro_batch"]) < 4)  # the host paces those
-        }
-    assert len(errors) >= 10
-    assert max(map(abs, errors.values())) < 0.07
-    assert median(map(abs, errors.values())) < 0.04
+        for row in read("h100_steps.csv"):
+            hosts = row["hidden"] == "1024" and int(row["micro_batch"]) < 4
+            errors[hosts].append(step_of(row) / float(row["step_ms"]) - 1)
+    return errors
+
+
+@pytest.mark.second
+def test_steps_on_one_gpu_are_predicted(step_errors: dict[bool, list[float]]) -> None:
+    """Keep steps that the device paces within 7 %, half of them within 4 %."""
+    found = step_errors[False]
+    assert len(found) == 19
+    assert max(map(abs, found)) < 0.07
+    assert median(map(abs, found)) < 0.04
+
+
+@pytest.mark.second
+def test_steps_that_the_host_paces_are_short(step_errors: dict[bool, list[float]]) -> None:
+    """Keep them within 40 %: this machine's host takes longer than the one whose time is in the catalog."""
+    found = step_errors[True]
+    assert len(found) == 3
+    assert all(-0.4 < error < 0 for error in found)

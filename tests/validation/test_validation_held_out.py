@@ -84,6 +84,19 @@ def test_one_row_of_a_group_calibrates_the_others():
     assert {round(error, 9) for error in others[1]} == {round(error, 9) for error in others[0]}  # met: left alone
 
 
+def test_pairs_with_one_row_have_the_same_calibration():
+    """A layout that one row calibrates is never put beside a layout that another does."""
+    series = held("series", OnlyNemo())
+    members: dict[str, int] = {}
+    for outcome in series.outcomes:
+        members[outcome.case.hardware] = members.get(outcome.case.hardware, 0) + 1
+    found, turned = (with_one_row(series, OnlyNemo(backwards=backwards)) for backwards in (False, True))
+    assert found.layouts[1] == found.scaling[1] == 0
+    assert turned.layouts == (found.layouts[0], found.layouts[0])
+    for (count, _), (once, _) in ((found.layouts, series.layouts), (found.scaling, series.scaling)):
+        assert once < count <= once * max(members.values())  # once for each row of its group
+
+
 def test_groups_are_named_by_what_rows_have_in_common():
     releases = {release_of(case) for case in CASES if case.row.set == "mbridge"}
     assert {"mbridge 26.02", "mbridge 26.02.01", "mbridge 26.04"} <= releases

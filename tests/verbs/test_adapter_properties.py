@@ -23,7 +23,8 @@ def adapter(index=1, *, technology="ethernet", port=(4, 7), peer=3, mtu=4096, ra
         port_rate_bps=np.array([1] * 7 + [400]), mtu_bytes=mtu,
     )  # fmt: skip
     routes = Record(lid=np.array([0] * 6 + [77]))
-    return Adapter(Record(fabric=fabric, twin=Record(link_rate_bps=rates or {}), routes=routes), index)
+    twin = Record(link_rate_bps=rates or {})
+    return Adapter(Record(fabric=fabric, twin=twin, routes=routes, note_change=lambda: None), index)
 
 
 def test_an_adapter_has_its_place_its_names_and_nothing_else_yet():

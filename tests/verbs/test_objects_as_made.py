@@ -51,7 +51,10 @@ def test_objects_are_made_with_nothing_but_what_they_are_given():
         "kind": 2,
         "queue_pair": 0, "region": None, "shift": 0, "start": 0,
     }  # fmt: skip
-    assert slots(PeerFlow(3, "target")) == {"busy": 0, "copied_ps": 0, "flow": 3, "pool": 0, "target": "target"}
+    assert slots(PeerFlow(3, "target")) == {
+        "busy": 0, "copied_ps": 0, "flow": 3, "in_step": False, "keys": {}, "pool": 0, "receiver": None,
+        "standing": -1, "target": "target",
+    }  # fmt: skip
     queue = {"capacity": 5, "domain": domain, "max_sge": 2, "pool": 4, "posted": 0, "world": world}
     made = slots(ReceiveQueue(world, domain, 5, 2))
     assert list(made.pop("queue")) == []

@@ -47,13 +47,14 @@ def bare(events=(), **more):
     left = list(events)
     asked = []
 
-    def advance(limit):
-        asked.append(limit)
+    def advance(limit, patient=False):
+        asked.append((limit, patient) if patient else limit)
         return Record(events=left.pop(0) if left else [])
 
     engine = Record(advance=advance, now_ps=77, idle=True)
     for name, value in {
-        "engine": engine, "timers": [], "records": {}, "instant_ps": 0, "places_memory": False, "_timed": 0,
+        "engine": engine, "timers": [], "records": {}, "plain": {}, "standing": 0, "instant_ps": 0,
+        "places_memory": False, "_timed": 0,
         "asked": asked, "_pools": 0, "told": {}, **more,
     }.items():  # fmt: skip
         setattr(made, name, value)
@@ -201,6 +202,7 @@ def sender(kind=t.RC, state=t.RTS, **more):
     )  # fmt: skip
     for name, value in more.items():
         setattr(made, name, value)
+    made.hold = made.pending.append
     return made
 
 
@@ -312,7 +314,7 @@ def test_a_malformed_request_completes_in_order_and_stops_the_queue():
     assert (second.state, second.status) == (S.DONE, LOC_QP_OP_ERR)
     first.wr_id = 1
     first.peer_flow = Record(busy=2)
-    assert requester._finish(qp, first)
+    assert requester.finish(qp, first)
     assert qp.noted == [(1, 0), (2, LOC_QP_OP_ERR), "error"]
     assert first.peer_flow.busy == 1
     alone = sender()

@@ -38,6 +38,7 @@ from support.pass_lines import bw, fw, run, tensor, written, wt
 
 from fabrictwin.workload.layers.attention import AttentionBlock
 from fabrictwin.workload.layers.feedforward import MlpBlock
+from fabrictwin.workload.layers.kernel_traffic import EAGER
 from fabrictwin.workload.layers.pass_script import Collective
 from fabrictwin.workload.layers.roofline import Cost
 from fabrictwin.workload.model.model_blocks import Latent
@@ -109,10 +110,11 @@ def test_attention_materialised_with_biases_dropout_and_layer_norms():
 
 
 def test_attention_by_eager_kernels_and_normed_heads():
-    block = AttentionBlock(L, shape(replace(PLAIN, qk_norm=True), eager=True))
-    assert block.norm() == (S(36 * t * H), S(76 * t * H))
-    assert block.rotary() == S(20 * t * (HEADS + KV) * D) * 2
-    assert block.activation(7) == (S(10 * 7), S(18 * 7))
+    block = AttentionBlock(L, shape(replace(PLAIN, qk_norm=True), traffic=EAGER))
+    assert block.norm() == (Cost(S(36 * t * H).ps, 8), Cost(S(76 * t * H).ps, 16))
+    assert block.rotary() == Cost(S(20 * t * (HEADS + KV) * D).ps, 10) * 2
+    assert block.rotary(backward=True) == Cost(S(20 * t * (HEADS + KV) * D).ps, 14) * 2
+    assert block.activation(7) == (Cost(S(10 * 7).ps, 2), Cost(S(18 * 7).ps, 3))
     assert AttentionBlock(L, shape(replace(PLAIN, rotary=False))).rotary() == Cost()
     plain = AttentionBlock(L, shape(GPT))
     assert plain.rotary() == Cost()

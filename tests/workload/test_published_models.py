@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fabrictwin.base.errors import ConfigError
 from fabrictwin.workload.model.huggingface_families import read_model
 from fabrictwin.workload.model.huggingface_weights import published_weights
 from fabrictwin.workload.model.model_blocks import Weights
 
+LLAMA = json.loads((Path(__file__).parents[2] / "examples/models/llama-3-8b.json").read_text("utf-8"))
 KIMI: dict[str, Any] = {
     "model_type": "kimi_k2", "hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61,
     "num_attention_heads": 64, "num_key_value_heads": 64, "vocab_size": 163840, "kv_lora_rank": 512,
@@ -83,3 +87,26 @@ def test_the_language_model_is_read_from_among_other_parts() -> None:
 )
 def test_weights_are_stored_as_the_config_says(found: Any, linear: str, experts: str) -> None:
     assert published_weights({"quantization_config": found}) == Weights(linear, experts)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "positions"),
+    [
+        (None, 8192),
+        ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}, 8192),
+        ({"type": "linear", "factor": 4.0}, 32768),
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}, 16384),
+        ({"type": "yarn", "factor": 4.0}, 32768),
+        ({"type": "longrope", "factor": 32.0}, 8192),
+    ],
+)
+def test_the_scaling_of_positions_counts_as_vllm_derives_it(
+    scaling: dict[str, Any] | None, positions: int
+) -> None:
+    assert read_model({**LLAMA, "rope_scaling": scaling}, name="m").longest == positions
+
+
+@pytest.mark.parametrize("factor", ["four", -1, None])
+def test_a_factor_that_is_none_is_refused(factor: object) -> None:
+    with pytest.raises(ConfigError, match=r"rope_scaling: got .* expected numbers above 0"):
+        read_model({**LLAMA, "rope_scaling": {"type": "linear", "factor": factor}}, name="m")

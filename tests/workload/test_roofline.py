@@ -21,6 +21,7 @@ from fabrictwin.workload.job.workload_section import Training, Workload
 from fabrictwin.workload.layers import flash_attention as flash
 from fabrictwin.workload.layers.attention import AttentionBlock
 from fabrictwin.workload.layers.feedforward import MlpBlock
+from fabrictwin.workload.layers.kernel_traffic import EAGER, FUSED
 from fabrictwin.workload.layers.number_formats import format_of
 from fabrictwin.workload.layers.pass_script import Compute, Start, Wait
 from fabrictwin.workload.layers.roofline import AttentionKernel, Cost, Heads, Roofline, gemm_flops_per_s
@@ -299,7 +300,7 @@ def test_attention_takes_longer_for_a_flop_where_heads_are_narrow():
 def test_without_a_compiler_more_bytes_move():
     """PyTorch's RMS norm kernel by kernel: 36 bytes an element forward where one kernel moves 4."""
     roof = Roofline("h100-sxm", "bf16")
-    fused, eager = (MlpBlock(roof, shape(eager=eager)) for eager in (False, True))
+    fused, eager = (MlpBlock(roof, shape(traffic=kind)) for kind in (FUSED, EAGER))
     for part in (0, 1):
         assert eager.norm()[part].ps > 5 * fused.norm()[part].ps
         assert eager.activation(10**9)[part].ps == pytest.approx(

@@ -98,6 +98,15 @@ LAYOUTS = [
     (DENSE, {"host": {"captured": ("attention", "attention")}}, "host.captured"),
     (DENSE, {"host": {"captured": ("attention",), "graphs": True}}, "host.captured"),
     (DENSE, {"host": {"captured": ("attention",)}}, 1), (DENSE, {"host": {"graphs": True}}, 1),
+    # weights: gradients as wide, 16-bit products under autocast; norms that a compiler fuses anyway
+    (DENSE, {"weights": "autocast"}, 1), (DENSE, {"weights": "same"}, 1),
+    (DENSE, {"weights": "autocast", "precision": "fp8"}, "weights"),
+    (DENSE, {"weights": "same", "precision": "fp8"}, 1),
+    (DENSE, {"weights": "autocast", "gradient_precision": "same"}, "gradient_precision"),
+    (DENSE, {"weights": "autocast", "gradient_precision": "fp32"}, 1),
+    (DENSE, {"weights": "same", "gradient_precision": "fp32"}, "gradient_precision"),
+    (DENSE, {"weights": "same", "lora": {}}, "weights"),
+    (DENSE, {"fused_norms": True}, "fused_norms"), (DENSE, {"fused_norms": True, "kernels": "eager"}, 1),
     # layers in 16 bits
     (DENSE, {"wide_layers": {"first": 4, "last": 4}, "precision": "fp8"}, 1),
     (DENSE, {"wide_layers": {"first": 5, "last": 4}, "precision": "fp8"}, "wide_layers"),

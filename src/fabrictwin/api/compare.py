@@ -19,7 +19,7 @@ from fabrictwin.base.units import PS_PER_S, format_time
 if TYPE_CHECKING:
     from fabrictwin.base.progress import Stage
     from fabrictwin.study.compare.comparison import Comparison as Found
-    from fabrictwin.study.compare.vary import Curve
+    from fabrictwin.study.compare.curves import Curve
 
 FABRICS = ("infiniband-ndr", "roce-400g", "roce-400g-lossy", "spectrum-x-400g", "tcp-100g")
 
@@ -34,7 +34,7 @@ class Comparison(Answer):
     def data(self) -> dict[str, Any]:
         """Plain data, as in compare.json; units are in the keys."""
         from fabrictwin.study.compare.compare_text import data
-        from fabrictwin.study.compare.vary import curve_data
+        from fabrictwin.study.compare.curves import curve_data
 
         return {**data(self.detail), "curves": [curve_data(curve) for curve in self.curves]}
 
@@ -91,7 +91,7 @@ class Comparison(Answer):
 
     def __str__(self) -> str:
         from fabrictwin.study.compare.compare_text import text
-        from fabrictwin.study.compare.vary import curve_text
+        from fabrictwin.study.compare.curves import curve_text
 
         return "\n".join([text(self.detail), *(curve_text(curve) for curve in self.curves)])
 
@@ -128,9 +128,9 @@ def compare(
     """
     from fabrictwin.catalog.price_book import price_book
     from fabrictwin.study.compare import comparison
+    from fabrictwin.study.compare.curves import parse
+    from fabrictwin.study.compare.curves import vary as curve_over
     from fabrictwin.study.compare.fabrics import own_presets
-    from fabrictwin.study.compare.vary import parse
-    from fabrictwin.study.compare.vary import vary as curve_over
 
     watcher = working.get("stage") or silent
     read = load(spec)

@@ -84,8 +84,8 @@ def diff(before: Source, after: Source, *, stage: Stage | None = None) -> Differ
 
     Raises ConfigError for what is written wrong, SimulatedError for what the simulated hardware reports.
     """
+    from fabrictwin.study.difference.compared_run import load_side
     from fabrictwin.study.difference.difference import difference
-    from fabrictwin.study.difference.side import load_side
 
     watcher = stage or silent
     return Difference(difference(load_side(_given(before), watcher), load_side(_given(after), watcher)))

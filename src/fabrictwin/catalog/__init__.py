@@ -21,6 +21,7 @@ from fabrictwin.catalog.answers import (
     fabric,
     failures,
     find,
+    framework,
     gemm_efficiency,
     gpu,
     headers,
@@ -46,7 +47,7 @@ from fabrictwin.catalog.entry_kinds import KINDS, figures
 from fabrictwin.catalog.failures import FailureLog, FailureRate
 from fabrictwin.catalog.figures import Entry, Figure, Source
 from fabrictwin.catalog.gpus import Gpu
-from fabrictwin.catalog.host_stack import HostStack
+from fabrictwin.catalog.host_stack import Framework, HostStack
 from fabrictwin.catalog.hosts import Chip, Host, HostEdge
 from fabrictwin.catalog.links.host_links import CpuLink, LinkType, Nvlink, Pcie
 from fabrictwin.catalog.links.link_speeds import Ethernet, Headers, Infiniband, Medium
@@ -61,6 +62,7 @@ __all__ = [
     "FailureLog",
     "FailureRate",
     "Figure",
+    "Framework",
     "Gpu",
     "Headers",
     "Host",
@@ -88,6 +90,7 @@ __all__ = [
     "failures",
     "figures",
     "find",
+    "framework",
     "gemm_efficiency",
     "gpu",
     "headers",

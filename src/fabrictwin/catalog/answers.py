@@ -24,7 +24,7 @@ from fabrictwin.catalog.entry_kinds import KINDS, figures
 from fabrictwin.catalog.failures import FailureLog
 from fabrictwin.catalog.figures import Entry, Source
 from fabrictwin.catalog.gpus import Gpu, ServerPower
-from fabrictwin.catalog.host_stack import HostStack
+from fabrictwin.catalog.host_stack import Framework, HostStack
 from fabrictwin.catalog.hosts import Chip, Host
 from fabrictwin.catalog.links.host_links import CpuLink, LinkType, Nvlink, Pcie
 from fabrictwin.catalog.links.link_speeds import Ethernet, Headers, Infiniband, Medium
@@ -45,6 +45,7 @@ _PLURALS = {
     "pcie": "PCIe generations",
     "cpu_link": "processor links",
     "host_stack": "network stacks",
+    "framework": "frameworks",
     "server_power": "servers with figures of power",
 }
 _LANES = (1, 2, 4, 8, 16)
@@ -210,6 +211,7 @@ fabric = _by_name("fabric", FabricPreset)  # a network to compare with others
 chip = _by_name("chip", Chip)
 cpu_link = _by_name("cpu_link", CpuLink)
 host_stack = _by_name("host_stack", HostStack)  # an operating system, such as linux
+framework = _by_name("framework", Framework)
 
 server_power = _by_name("server_power", ServerPower)  # by the host's name, such as power-dgx-h200
 

@@ -9,10 +9,10 @@ from pydantic import BaseModel
 
 from fabrictwin.catalog.devices import FabricPreset, Nic, Switch, VerbsDevice
 from fabrictwin.catalog.failures import FailureLog
-from fabrictwin.catalog.figures import Entry, Figure
-from fabrictwin.catalog.gpus import GemmTable, Gpu, ServerPower
-from fabrictwin.catalog.host_stack import HostStack
-from fabrictwin.catalog.hosts import Chip, Host, HostPart
+from fabrictwin.catalog.figures import Entry, Figure, SourcedPart
+from fabrictwin.catalog.gpus import Gpu, ServerPower
+from fabrictwin.catalog.host_stack import Framework, HostStack
+from fabrictwin.catalog.hosts import Chip, Host
 from fabrictwin.catalog.links.host_links import CpuLink, Nvlink, Pcie
 from fabrictwin.catalog.links.link_speeds import Ethernet, Headers, Infiniband, Medium
 
@@ -33,17 +33,18 @@ KINDS: dict[str, type[Entry]] = {
     "verbs_device": VerbsDevice,
     "failures": FailureLog,
     "host_stack": HostStack,
+    "framework": Framework,
     "server_power": ServerPower,
 }
 
-Sourced = Figure[Any] | GemmTable | HostPart
+Sourced = Figure[Any] | SourcedPart
 
 
 def figures(entry: BaseModel, path: str = "") -> Iterator[tuple[str, Sourced]]:
     """Everything in an entry that carries a source, with its key path."""
 
     def walk(value: object, at: str) -> Iterator[tuple[str, Sourced]]:
-        if isinstance(value, Figure | GemmTable | HostPart):
+        if isinstance(value, Figure | SourcedPart):
             yield at, value
         elif isinstance(value, BaseModel):
             yield from figures(value, at)

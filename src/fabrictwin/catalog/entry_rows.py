@@ -8,9 +8,9 @@ from pydantic import BaseModel
 
 from fabrictwin.catalog.answers import sources
 from fabrictwin.catalog.entry_kinds import figures
-from fabrictwin.catalog.figures import Entry, Figure
+from fabrictwin.catalog.figures import Entry, Figure, SourcedPart
 from fabrictwin.catalog.gpus import GemmTable
-from fabrictwin.catalog.hosts import HostLinks, HostNic, HostPart
+from fabrictwin.catalog.hosts import HostLinks, HostNic
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def _words(value: BaseModel, path: str = "") -> list[EntryRow]:
             rows.append(EntryRow(at, str(item)))
         elif isinstance(item, tuple):
             for i, part in enumerate(item):
-                if isinstance(part, BaseModel) and not isinstance(part, GemmTable | HostPart):
+                if isinstance(part, BaseModel) and not isinstance(part, SourcedPart):
                     rows += _words(part, f"{at}[{i}].")
     return rows
 

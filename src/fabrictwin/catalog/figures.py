@@ -56,6 +56,19 @@ class Figure(Model, Generic[T]):
         return _restored, (kind.__pydantic_generic_metadata__["origin"] or kind, dict(self.__dict__))
 
 
+class SourcedPart(Model):
+    """Part of an entry that carries a source of its own; without one it has the entry's."""
+
+    source: str = ""
+    estimate: bool = False
+    note: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_source(cls, data: Any, info: ValidationInfo) -> Any:
+        return {"source": (info.context or {}).get("source", ""), **data} if isinstance(data, dict) else data
+
+
 def _restored(kind: type[Model], fields: dict[str, Any]) -> Model:
     return kind.model_construct(**fields)
 

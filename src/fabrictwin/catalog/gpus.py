@@ -4,38 +4,32 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fabrictwin.base.units import Duration, Flops, Rate, Size
-from fabrictwin.catalog.figures import Entry, Figure, Model
+from fabrictwin.catalog.figures import Entry, Figure, Model, SourcedPart
 from fabrictwin.catalog.quantities import Capability, Count, Ratio, Watts
 
 
-class GemmTable(Model):
+class GemmTable(SourcedPart):
     """Measured matrix products of one precision: `{"4096 x 4096 x 8192": "690 TFLOP/s"}` for m × n × k.
 
     A table may instead be `like` another (`h100-sxm/fp16`), its throughputs times `factor`.
     """
 
-    source: str = ""
-    estimate: bool = False
-    note: str = ""
     points: dict[str, Flops] = Field(default_factory=dict)
     like: str = ""
     factor: Ratio = Fraction(1)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _default_source(cls, data: Any, info: ValidationInfo) -> Any:
-        if isinstance(data, dict):
-            data = {"source": (info.context or {}).get("source", ""), **data}
-            if not data["source"]:
-                raise ValueError("a table without a source, and the entry names none either")
-            if bool(data.get("points")) == bool(data.get("like")):
-                raise ValueError("expected either measured points or another table to be like")
-        return data
+    @model_validator(mode="after")
+    def _measured_or_like(self) -> GemmTable:
+        if not self.source:
+            raise ValueError("a table without a source, and the entry names none either")
+        if bool(self.points) == bool(self.like):
+            raise ValueError("expected either measured points or another table to be like")
+        return self
 
     @field_validator("points")
     @classmethod
@@ -75,8 +69,14 @@ class Misaligned(Model):
 
 
 class Gpu(Entry):
-    """A GPU. `peak_flops` is dense, by precision; `gemm` and `attention` are what was measured of it."""
+    """A GPU. `peak_flops` is dense, by precision; `gemm` and `attention` are what was measured of it.
 
+    `product_names` is a pattern of what nvidia-smi and CUDA call it (of several GPUs', the longest match counts),
+    `pci_devices` what they call it by the identifier of its PCI device.
+    """
+
+    product_names: str = ""
+    pci_devices: dict[str, str] = Field(default_factory=dict)
     power: Figure[Watts]
     sm_count: Figure[Count]
     peak_flops: dict[str, Figure[Flops]]

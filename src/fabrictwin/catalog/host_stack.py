@@ -1,4 +1,4 @@
-"""What an operating system's network stack costs: work of processors, waits, and limits of its sockets."""
+"""What software on a host costs: an operating system's network stack and its sockets, a framework's operators."""
 
 from __future__ import annotations
 
@@ -56,3 +56,9 @@ class HostStack(Entry):
     waits: StackWaits
     limits: StackLimits
     ipoib: IpoibModes
+
+
+class Framework(Entry):
+    """A framework of training as the host meets it: its time for a kernel that it issues one by one."""
+
+    operator: Figure[Duration]

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fabrictwin.base.errors import did_you_mean, quoted
 from fabrictwin.base.units import Duration, Rate
 from fabrictwin.base.whole_numbers import numbered, whole_or_none
-from fabrictwin.catalog.figures import Entry, Figure, Model
+from fabrictwin.catalog.figures import Entry, Figure, Model, SourcedPart
 from fabrictwin.catalog.quantities import Count
 
 MOST_NODES = 1024  # of a kind in one host
@@ -35,7 +35,8 @@ class Chip(Entry):
     `latency` is from port to port. `memory_latency` is from a processor's PCIe port into its memory. A processor's
     `tcp_send` and `tcp_receive` are what one core moves through sockets: system calls, protocol, interrupts,
     copies; `tcp_read` is what a thread reads whose packets another core takes in. `idle_exit` is what a core
-    needs to come back from the deepest state that Linux lets it idle in.
+    needs to come back from the deepest state that Linux lets it idle in. `ordered_write` is what an adapter of its
+    hosts writes to a GPU's memory where its writes must keep their order, if that is less than its link.
     """
 
     kind: Literal["nvswitch", "pcie_switch", "cpu"]
@@ -49,22 +50,10 @@ class Chip(Entry):
     tcp_receive: Figure[Rate] | None = None
     tcp_read: Figure[Rate] | None = None
     idle_exit: Figure[Duration] | None = None
+    ordered_write: Figure[Rate] | None = None
 
 
-class HostPart(Model):
-    """A part of a host's interior and who says so."""
-
-    source: str = ""
-    estimate: bool = False
-    note: str = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_source(cls, data: Any, info: ValidationInfo) -> Any:
-        return {"source": (info.context or {}).get("source", ""), **data} if isinstance(data, dict) else data
-
-
-class HostNic(HostPart):
+class HostNic(SourcedPart):
     """One adapter of a host. `rail` is the GPU that it serves."""
 
     type: str
@@ -72,7 +61,7 @@ class HostNic(HostPart):
     rail: int
 
 
-class HostLinks(HostPart):
+class HostLinks(SourcedPart):
     """Links between every node of `a` and every node of `b`: `count` of them between each pair."""
 
     a: tuple[str, ...]

@@ -10,7 +10,7 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.base.units import format_length, format_rate, format_size
 from fabrictwin.cluster.blueprint import Blueprint, Int
-from fabrictwin.cluster.reach import first_adapter, islands, node_count
+from fabrictwin.cluster.connectivity import first_adapter, islands, node_count
 from fabrictwin.kernel.codes import NONE
 
 _HOST, _AGGREGATION = 0, 99  # levels of adapters and aggregation nodes beside the switches' tiers

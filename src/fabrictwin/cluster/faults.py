@@ -10,8 +10,8 @@ from fabrictwin import catalog
 from fabrictwin.base.errors import did_you_mean
 from fabrictwin.base.whole_numbers import whole_or_none
 from fabrictwin.cluster.blueprint import Blueprint
+from fabrictwin.cluster.connectivity import first_adapter
 from fabrictwin.cluster.names import split_jack
-from fabrictwin.cluster.reach import first_adapter
 from fabrictwin.cluster.spec.fault_section import (
     GpuFault,
     HostFault,

@@ -13,9 +13,9 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.cluster.blueprint import Blueprint, Int
+from fabrictwin.cluster.connectivity import check_reachable, first_adapter, node_count
 from fabrictwin.cluster.faults import find_faults
 from fabrictwin.cluster.names import natural_key
-from fabrictwin.cluster.reach import check_reachable, first_adapter, node_count
 from fabrictwin.cluster.spec.spec import Spec
 
 

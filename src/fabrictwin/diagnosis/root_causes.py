@@ -11,6 +11,7 @@ from dataclasses import replace
 from fabrictwin.diagnosis.finding import Finding, Severity
 
 DEEPEST = 12
+VAGUER = 0.18  # less sure than its effect, what ends a job is a word for it that says less
 LIKELY = 0.6  # so sure, what ends a job stands before what slows it
 
 
@@ -54,6 +55,8 @@ def _explains(cause: Finding, effect: Finding) -> bool:
     named = cause.id in follows or _setting(cause) in follows or ("*" in follows and _ends_jobs(cause))
     # what is not decided explains nothing that is
     if not named or (cause.severity < Severity.WARNING and effect.severity > cause.severity):
+        return False
+    if not cause.cause.slows and cause.confidence < effect.confidence - VAGUER:
         return False
     return not cause.hosts or not effect.hosts or bool(cause.hosts & effect.hosts)
 

@@ -78,13 +78,13 @@ class ClientMemory(ProcessMemory):
         self._used.discard(place)
         self._library.live_set_process(place, 0)
 
-    def copy(self, to: int, source: int, length: int) -> None:  # type: ignore[override]
+    def copy(self, to: int, source: int, length: int) -> None:
         if self._library.live_copy(to, source, length):
             self.faults += 1
         if self.written is not None:
             self.written(to >> PLACE_SHIFT)
 
-    def write(self, to: int, data: bytes, length: int) -> None:  # type: ignore[override]
+    def write(self, to: int, data: bytes, length: int) -> None:
         if self._library.live_write(to, bytes(data), length):
             self.faults += 1
         if self.written is not None:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.errors import InvariantError
-from fabrictwin.program import numbers, patterns
+from fabrictwin.program import patterns, reductions
 from fabrictwin.program.program import NONE, Communication, Pattern, Seat
 from fabrictwin.program.sends import Sends, sends_of
 
@@ -41,7 +41,7 @@ def execute(
     """
     rng = None if seed is None else np.random.default_rng(seed)
     kind = number or data.dtype.name
-    reduce = numbers.reduction(operation, kind)
+    reduce = reductions.reduction(operation, kind)
     buffers: npt.NDArray[T] = data.copy()
     for communication in communications:
         exchanged = communication.kind in EXCHANGES or (communication.channels.pattern == Pattern.SHIFT).any()
@@ -67,7 +67,7 @@ def _divide(communication: Communication, buffers: npt.NDArray[Any], number: str
             high = total if rank in channels.ranks[channels.parent == NONE] else 0
         elif communication.kind != "all_reduce":
             return
-        buffers[rank, low:high] = numbers.divide(buffers[rank, low:high], n, number)
+        buffers[rank, low:high] = reductions.divide(buffers[rank, low:high], n, number)
 
 
 def merge(communication: Communication) -> Sends:
@@ -100,7 +100,7 @@ def _play(
     source: npt.NDArray[T],
     buffers: npt.NDArray[T],
     rng: np.random.Generator | None,
-    reduce: numbers.Reduction,
+    reduce: reductions.Reduction,
 ) -> None:
     item = buffers.dtype.itemsize
     columns = (sends.offset_bytes, sends.target_offset_bytes, sends.length_bytes)

@@ -13,8 +13,9 @@ import numpy.typing as npt
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.fabric.fabric import NONE, LinkKind
 from fabrictwin.program.program import Communication, OpKind
-from fabrictwin.report.link_usage import KIND_NAMES, OPTIONAL_COUNTERS, carrying, utilisation
+from fabrictwin.report.link_usage import KIND_NAMES, carrying, utilisation
 from fabrictwin.report.result import RunResult
+from fabrictwin.trace.trace import OPTIONAL_COUNTERS
 
 NOT_MODELLED = "not modelled"
 

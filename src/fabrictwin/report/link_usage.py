@@ -11,7 +11,7 @@ import numpy as np
 from fabrictwin.base.arrays import F64, I64
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, LinkKind
-from fabrictwin.trace.trace import Trace
+from fabrictwin.trace.trace import OPTIONAL_COUNTERS, Trace
 
 KIND_NAMES = {
     LinkKind.NVLINK: "NVLink",
@@ -19,14 +19,6 @@ KIND_NAMES = {
     LinkKind.CPU: "CPU",
     LinkKind.INFINIBAND: "InfiniBand",
     LinkKind.ETHERNET: "Ethernet",
-}
-
-# Counters columns beside the bytes, and what each is called where it was not modelled
-OPTIONAL_COUNTERS = {
-    "wait_ps": "time that ports waited for credits or leave to send",
-    "drops": "dropped packets",
-    "ecn_marks": "ECN marks",
-    "pauses": "pause frames",
 }
 
 

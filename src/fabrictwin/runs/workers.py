@@ -124,7 +124,7 @@ def get_ready() -> None:
 
     Workers are no forks of this process, whose threads would be copied in whatever state they are.
     """
-    forkserver.set_forkserver_preload(["fabrictwin.runs.preloaded"])
+    forkserver.set_forkserver_preload(["fabrictwin.runs.worker_preload"])
     with _quiet_tracker():
         resource_tracker.ensure_running()  # now, since it unblocks signals
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until it has a handler

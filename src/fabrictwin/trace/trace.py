@@ -6,6 +6,14 @@ from dataclasses import dataclass
 
 from fabrictwin.base.arrays import I64
 
+# columns of `Counters` beside the bytes, and what each is called where it was not modelled
+OPTIONAL_COUNTERS = {
+    "wait_ps": "time that ports waited for credits or leave to send",
+    "drops": "dropped packets",
+    "ecn_marks": "ECN marks",
+    "pauses": "pause frames",
+}
+
 
 @dataclass(frozen=True)
 class Counters:
@@ -28,10 +36,7 @@ class Counters:
 
         return Counters(
             self.tx_bytes - earlier.tx_bytes,
-            *(
-                less(getattr(self, name), getattr(earlier, name))
-                for name in ("wait_ps", "drops", "ecn_marks", "pauses")
-            ),
+            *(less(getattr(self, name), getattr(earlier, name)) for name in OPTIONAL_COUNTERS),
         )
 
 

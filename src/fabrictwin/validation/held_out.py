@@ -148,22 +148,29 @@ def with_one_row(found: HeldOut, answers: Answers) -> HeldOut:
     """Return errors of rows of a group with each other row of it as calibration, in turn.
 
     As `fabrictwin calibrate` does with a step's time: the share moves from that without the group, and only where
-    the row is off by more than a tenth. A row counts once for each row that calibrates it.
+    the row is off by more than a tenth. A row counts once for each row that calibrates it. Pairs are of rows with
+    the same calibration, the row that it is from among them, as somebody compares layouts.
     """
     groups: dict[str, list[Outcome]] = {}
     for outcome in found.outcomes:
         groups.setdefault(outcome.case.hardware, []).append(outcome)
     groups = {name: members for name, members in groups.items() if len(members) > 1}
     outcomes: list[Outcome] = []
+    scaling, layouts = (0, 0), (0, 0)
     for members in groups.values():
         others_of = [one for one in found.outcomes if one.case.hardware != members[0].case.hardware]
         for given in members:
             share = _calibrated_share(given, answers, known=_compared(given, others_of))
-            others = [one for one in members if one is not given]
-            cases = [one.case if share is None else with_share(one.case, share) for one in others]
-            outcomes += answers.of(cases)
+            cases = [one.case if share is None else with_share(one.case, share) for one in members]
+            alike = [o for o in answers.of(cases) if o.error is not None]
+            outcomes += [o for o in alike if o.case.row is not given.case.row]
+            scaling, layouts = _added(scaling, _scaling(alike)), _added(layouts, _layouts(alike))
     by = f"{found.by}, but for one row"
-    return _held_out(by, len(groups), 0, [o for o in outcomes if o.error is not None])
+    return HeldOut(by, len(groups), 0, tuple(outcomes), scaling, layouts)
+
+
+def _added(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    return one[0] + other[0], one[1] + other[1]
 
 
 def _compared(given: Outcome, others: Iterable[Outcome]) -> bool:
@@ -195,9 +202,13 @@ def _calibrated_share(given: Outcome, answers: Answers, *, known: bool) -> float
 
 
 def _held_out(by: str, groups: int, refitted: int, outcomes: list[Outcome]) -> HeldOut:
+    return HeldOut(by, groups, refitted, tuple(outcomes), _scaling(outcomes), _layouts(outcomes))
+
+
+def _scaling(outcomes: list[Outcome]) -> tuple[int, int]:
+    """Return pairs that differ in GPUs alone, and those in the wrong order."""
     scaled = pairs(outcomes)
-    flipped = sum(not pair.agrees for pair in scaled)
-    return HeldOut(by, groups, refitted, tuple(outcomes), (len(scaled), flipped), _layouts(outcomes))
+    return len(scaled), sum(not pair.agrees for pair in scaled)
 
 
 def _layouts(outcomes: list[Outcome]) -> tuple[int, int]:

@@ -24,8 +24,9 @@ this page; it takes minutes.
 *Left out* names what is left out in turn; *refitted* how many of the groups hold a row that a constant rests on,
 so that it was fitted again or lost its effect. *But for one row*: each row of a group calibrates the others in
 turn, as `fabrictwin calibrate` would with its step time, which moves nothing where it is met within a tenth; a row
-counts once for each that calibrates it. *Flipped* are pairs in the wrong order: of rows that differ in GPUs alone,
-and of layouts of one model on the same GPUs in one series and release. Errors are of throughput. What kernels are
+counts once for each that calibrates it, a pair once for each calibration that both of its rows have. *Flipped* are
+pairs in the wrong order: of rows that differ in GPUs alone, and of layouts of one model on the same GPUs in one
+series and release. Errors are of throughput. What kernels are
 off by on shapes that were held out stands in [kernels](kernels.md), collectives without a hardware in
 [their validation](validation-collectives.md), servers in [serving](serving.md).
 

@@ -94,11 +94,11 @@ WORK = (413, 422, 503, 504)
 FINISHED = (404, 409, 422)
 
 
-def _answers(summary: str, takes: Takes, gives: Gives) -> Callable[[_Handler], _Handler]:
-    """Declare the operation that a handler answers; it is named as the handler."""
+def _answers(takes: Takes, gives: Gives) -> Callable[[_Handler], _Handler]:
+    """Declare the operation that a handler answers; its name and its docstring are the operation's."""
 
     def declare(handler: _Handler) -> _Handler:
-        _DECLARED[handler] = summary, takes, gives
+        _DECLARED[handler] = str(handler.__doc__), takes, gives
         return handler
 
     return declare
@@ -107,13 +107,12 @@ def _answers(summary: str, takes: Takes, gives: Gives) -> Callable[[_Handler], _
 def _view(name: str, summary: str, answer: Any = None) -> _Handler:
     """Make the handler of a view that a job's folder has as a file."""
 
-    @_answers(
-        summary, Takes("GET", f"/api/jobs/{{job}}/{name}", JobName), Gives(answer, media=[JSON], errors=FINISHED)
-    )
     async def handler(on: _Answers, asked: Asked) -> Any:
         return on._file(on._finished(asked.given.job), VIEWS[name], JSON)
 
-    return handler
+    handler.__doc__ = summary
+    takes = Takes("GET", f"/api/jobs/{{job}}/{name}", JobName)
+    return _answers(takes, Gives(answer, media=[JSON], errors=FINISHED))(handler)
 
 
 def operations(service: Service | None) -> list[Operation]:
@@ -144,81 +143,60 @@ class _Answers:
         asked = partial(self.service.quick.ask, work, *given, within_s=QUICK_S)
         return await asyncio.get_running_loop().run_in_executor(self.service.threads, asked)
 
-    @_answers("What this server has.", Takes("GET", "/api/info"), Gives(d.Info, errors=()))
+    @_answers(Takes("GET", "/api/info"), Gives(d.Info, errors=()))
     async def info(self, asked: Asked) -> Any:
-        """Answer what the server has."""
+        """Version, specs, fabrics and limits of this server."""
         return self.service.info().model_dump()
 
-    @_answers("The JSON schema of a spec.", Takes("GET", "/api/schema"), Gives(media=[JSON], errors=(503,)))
+    @_answers(Takes("GET", "/api/schema"), Gives(media=[JSON], errors=(503,)))
     async def schema(self, asked: Asked) -> Any:
-        """Answer the schema of a spec; it is asked for once."""
+        """The JSON schema of a spec."""
         if self.service.schema is None:
             self.service.schema = await self._quick(spec_answers.schema)
         return self.service.schema
 
-    @_answers(
-        "The text of a spec that the server has.",
-        Takes("GET", "/api/specs/{base}/{name}", SpecName),
-        Gives(d.SpecText, errors=(404, 422)),
-    )
+    @_answers(Takes("GET", "/api/specs/{base}/{name}", SpecName), Gives(d.SpecText, errors=(404, 422)))
     async def spec(self, asked: Asked) -> Any:
-        """Answer the text of a spec."""
+        """The text of a spec that the server has."""
         path = self.service.bundled(asked.given.base, asked.given.name)
         if path is None:
             raise UnknownError(f"there is no spec {asked.given.name!r} there")
         text = await asyncio.to_thread(path.read_text, encoding="utf-8", errors="replace")
         return {"base": asked.given.base, "name": asked.given.name, "text": text}
 
-    @_answers(
-        "Keep a file, for specs to name and the doctor to read.",
-        Takes("PUT", "/api/files/{name}", UploadName, body=bytes),
-        Gives(d.Uploaded, errors=(413, 422)),
-    )
+    @_answers(Takes("PUT", "/api/files/{name}", UploadName, body=bytes), Gives(d.Uploaded, errors=(413, 422)))
     async def upload(self, asked: Asked) -> Any:
-        """Keep a file."""
+        """Keep a file, for specs to name and the doctor to read."""
         kept = await asyncio.to_thread(self.service.uploads.add, asked.given.name, asked.body)
         return {"id": kept.id, "name": kept.name, "size": kept.size, "kind": kept.kind}
 
-    @_answers(
-        "Check a spec and answer it in closed form.",
-        Takes("POST", "/api/answer", body=d.SpecSource),
-        Gives(d.SpecAnswer, errors=WORK),
-    )
+    @_answers(Takes("POST", "/api/answer", body=d.SpecSource), Gives(d.SpecAnswer, errors=WORK))
     async def closed_form(self, asked: Asked) -> Any:
         """Check a spec and answer it in closed form."""
         return await self._quick(spec_answers.closed_form, self.service.source(asked.body))
 
-    @_answers(
-        "Hosts, switches and cables of a spec's cluster.",
-        Takes("POST", "/api/map", body=d.SpecSource),
-        Gives(d.FabricMap, errors=WORK),
-    )
+    @_answers(Takes("POST", "/api/map", body=d.SpecSource), Gives(d.FabricMap, errors=WORK))
     async def fabric_map(self, asked: Asked) -> Any:
-        """Answer a cluster's map."""
+        """Hosts, switches and cables of a spec's cluster."""
         return await self._quick(spec_answers.map_of, self.service.source(asked.body))
 
-    @_answers(
-        "Every hop between two GPUs, inside their hosts too.",
-        Takes("POST", "/api/path", body=d.PathRequest),
-        Gives(d.FoundPath, errors=WORK),
-    )
+    @_answers(Takes("POST", "/api/path", body=d.PathRequest), Gives(d.FoundPath, errors=WORK))
     async def path(self, asked: Asked) -> Any:
-        """Answer a path."""
+        """Every hop between two GPUs, inside their hosts too."""
         body = asked.body
         return await self._quick(spec_answers.path_of, self.service.source(body), body.origin, body.destination)
 
-    @_answers("Jobs that are known.", Takes("GET", "/api/jobs"), Gives(d.JobList, errors=()))
+    @_answers(Takes("GET", "/api/jobs"), Gives(d.JobList, errors=()))
     async def jobs(self, asked: Asked) -> Any:
-        """Answer all jobs."""
+        """Jobs that are known."""
         return {"jobs": [job.data() for job in self.service.jobs.all()]}
 
     @_answers(
-        "Queue a run, a comparison, a search, a difference or a diagnosis.",
         Takes("POST", "/api/jobs", body=d.JobRequest),
         Gives(d.JobState, status=202, errors=(404, 409, 413, 422, 503)),
     )
     async def begin(self, asked: Asked) -> Any:
-        """Queue a job."""
+        """Queue a run, a comparison, a search, a difference or a diagnosis."""
         return (await asyncio.to_thread(self._begun, asked.body)).data()
 
     def _begun(self, body: Any) -> Job:
@@ -267,18 +245,16 @@ class _Answers:
             raise UnknownError(f"job {job.id} has no {name}")
         return FileResponse(path, media_type=media, headers=headers)
 
-    @_answers("How far a job is.", Takes("GET", "/api/jobs/{job}", JobName), Gives(d.JobState, errors=(404, 422)))
+    @_answers(Takes("GET", "/api/jobs/{job}", JobName), Gives(d.JobState, errors=(404, 422)))
     async def job(self, asked: Asked) -> Any:
-        """Answer how far a job is."""
+        """Progress of a job."""
         return self._job(asked.given.job).data()
 
     @_answers(
-        "How far a job is, as server-sent events of JobState until it is over.",
-        Takes("GET", "/api/jobs/{job}/events", JobName),
-        Gives(media=["text/event-stream"], errors=(404, 422)),
+        Takes("GET", "/api/jobs/{job}/events", JobName), Gives(media=["text/event-stream"], errors=(404, 422))
     )
     async def events(self, asked: Asked) -> Any:
-        """Answer how far a job is, again and again until it is over."""
+        """Progress of a job, as server-sent events of JobState until it is over."""
         job = self._job(asked.given.job)
 
         async def states() -> AsyncIterator[str]:
@@ -290,24 +266,16 @@ class _Answers:
 
         return StreamingResponse(states(), media_type="text/event-stream")
 
-    @_answers(
-        "End a job that is not over.",
-        Takes("POST", "/api/jobs/{job}/cancel", JobName),
-        Gives(d.JobState, errors=(404, 422)),
-    )
+    @_answers(Takes("POST", "/api/jobs/{job}/cancel", JobName), Gives(d.JobState, errors=(404, 422)))
     async def cancel(self, asked: Asked) -> Any:
-        """End a job."""
+        """End a job that is not over."""
         job = self._job(asked.given.job)
         await asyncio.to_thread(self.service.jobs.cancel, job)
         return job.data()
 
-    @_answers(
-        "End a job and forget it.",
-        Takes("DELETE", "/api/jobs/{job}", JobName),
-        Gives(status=204, errors=(404, 422)),
-    )
+    @_answers(Takes("DELETE", "/api/jobs/{job}", JobName), Gives(status=204, errors=(404, 422)))
     async def forget(self, asked: Asked) -> Any:
-        """Forget a job."""
+        """End a job and forget it."""
         await asyncio.to_thread(self.service.jobs.forget, self._job(asked.given.job))
         return Response(status_code=204)
 
@@ -317,22 +285,20 @@ class _Answers:
     matrices = _view("matrices", "Utilisation of the fabric as matrices.", list[d.MatrixData])
 
     @_answers(
-        "The links of a matrix's cell, busiest first.",
         Takes("GET", "/api/jobs/{job}/matrices/{matrix}/{row}/{column}", CellName),
         Gives(list[d.CellLink], errors=(*FINISHED, 503, 504)),
     )
     async def cell(self, asked: Asked) -> Any:
-        """Answer the links of a matrix's cell."""
+        """The links of a matrix's cell, busiest first."""
         job, given = self._finished(asked.given.job), asked.given
         return await self._quick(result_tables.cell_links, str(job.folder), given.matrix, given.row, given.column)
 
     @_answers(
-        "A table of a run.",
         Takes("GET", "/api/jobs/{job}/tables/{table}", TableName),
         Gives(d.Table, media=[JSON, "text/csv", "application/vnd.apache.parquet"], errors=(*FINISHED, 503, 504)),
     )
     async def table(self, asked: Asked) -> Any:
-        """Answer a table of a run."""
+        """A table of a run."""
         job, form = self._finished(asked.given.job), asked.given.format
         content = await self._quick(result_tables.table, str(job.folder), asked.given.table, form)
         media = {"json": JSON, "csv": "text/csv", "parquet": "application/vnd.apache.parquet"}[form]
@@ -341,28 +307,23 @@ class _Answers:
         return Response(content, media_type=media, headers=headers)
 
     @_answers(
-        "A file that the job wrote.",
         Takes("GET", "/api/jobs/{job}/files/{file}", FileOf),
         Gives(media=sorted(set(FILES.values())), errors=FINISHED),
     )
     async def file(self, asked: Asked) -> Any:
-        """Answer a file that a job wrote."""
+        """A file that the job wrote."""
         name, media = asked.given.file, FILES[asked.given.file]
         headers = {"content-security-policy": SANDBOX} if media.startswith("text/html") else {}
         return self._file(self._finished(asked.given.job), name, media, **headers)
 
-    @_answers("Entries of the catalog.", Takes("GET", "/api/catalog"), Gives(list[d.CatalogRow], errors=(503,)))
+    @_answers(Takes("GET", "/api/catalog"), Gives(list[d.CatalogRow], errors=(503,)))
     async def catalog(self, asked: Asked) -> Any:
-        """Answer the catalog's entries."""
+        """Entries of the catalog."""
         if self.service.catalog is None:
             self.service.catalog = await self._quick(spec_answers.catalog_list)
         return self.service.catalog
 
-    @_answers(
-        "An entry with every figure and its source.",
-        Takes("GET", "/api/catalog/{kind}/{name}", EntryName),
-        Gives(d.CatalogEntry, errors=(422, 503)),
-    )
+    @_answers(Takes("GET", "/api/catalog/{kind}/{name}", EntryName), Gives(d.CatalogEntry, errors=(422, 503)))
     async def catalog_entry(self, asked: Asked) -> Any:
-        """Answer an entry."""
+        """An entry with every figure and its source."""
         return await self._quick(spec_answers.catalog_entry, asked.given.name, asked.given.kind)

@@ -130,9 +130,9 @@ def diff(stage: Stage, folder: str, before: str, after: str, names: tuple[str, s
     """Hold two run folders against each other."""
     from dataclasses import replace
 
+    from fabrictwin.study.difference.compared_run import load_side
     from fabrictwin.study.difference.difference import data, difference
     from fabrictwin.study.difference.difference_text import page, verdict
-    from fabrictwin.study.difference.side import load_side
 
     sides = [replace(load_side(one, stage), label=name) for one, name in zip((before, after), names, strict=True)]
     found = difference(*sides)

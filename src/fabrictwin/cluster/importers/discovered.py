@@ -17,12 +17,12 @@ from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.textfile import read_text
 from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, Identity, SwitchSite
+from fabrictwin.cluster.connectivity import first_adapter, islands
 from fabrictwin.cluster.generators.generate import check_cable
 from fabrictwin.cluster.importers.fabric_tiers import infer_pods, infer_tiers
 from fabrictwin.cluster.importers.ibnetdiscover import Discovery, Node, Port, parse
 from fabrictwin.cluster.importers.recognise import Adapter, Recognised, recognise
 from fabrictwin.cluster.names import listed, natural_key
-from fabrictwin.cluster.reach import first_adapter, islands
 from fabrictwin.cluster.spec.cluster_section import Bind, DiscoveredCluster
 from fabrictwin.kernel.codes import NONE
 

@@ -10,45 +10,8 @@ from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.diagnosis.evidence import Evidence
 
-# by what nvidia-smi and CUDA call a GPU; PCIe cards first, since their names hold the others'
-_GPUS = (
-    (r"A100.*PCI|A100-PCI|H100.*NVL|H800.*PCI|A800|A30|L40|V100|RTX|GeForce", ""),
-    (r"H100.*PCI", "h100-pcie"),
-    (r"H800", "h800-sxm"),
-    (r"\bH20\b", "h20"),
-    (r"\bA40\b", "a40"),
-    (r"A100.*40 ?GB", "a100-40"),
-    (r"A100.*80 ?GB|A100-SXM|A100", "a100-80"),
-    (r"GH200", ""),
-    (r"H100", "h100-sxm"),
-    (r"H200", "h200-sxm"),
-    (r"GB300", "gb300"),
-    (r"GB200", "gb200"),
-    (r"B300", "b300-sxm"),
-    (r"B200", "b200-sxm"),
-    (r"MI300X", "mi300x"),
-    (r"MI325X", "mi325x"),
-    (r"MI355X", "mi355x"),
-)
-# the catalog's host of a GPU where adapters do not tell
-_HOSTS = {
-    "a100-40": "dgx-a100-40",
-    "a100-80": "dgx-a100",
-    "h100-sxm": "dgx-h100",
-    "h200-sxm": "dgx-h200",
-    "b200-sxm": "dgx-b200",
-    "b300-sxm": "dgx-b300",
-    "gb200": "gb200-nvl72",
-    "gb300": "gb300-nvl72",
-    "mi300x": "mi300x-8",
-    "mi325x": "mi325x-8",
-    "mi355x": "mi355x-8",
-    "h800-sxm": "hgx-h800",
-    "h20": "hgx-h20",
-    "h100-pcie": "h100-pcie-8",
-    "a40": "a40-8",
-}
-_EFA_HOSTS = {"a100-80": "p4de-24xlarge", "h100-sxm": "p5-48xlarge", "b200-sxm": "p6-b200-48xlarge"}
+# what nvidia-smi and CUDA call GPUs that the catalog does not have, some of them much like those that it has
+_OTHERS = r"A100.*PCI.*|H100.*NVL|H800.*PCI|A800|A30|L40|V100|RTX|GeForce|GH200"
 SWITCHES = {("infiniband", 200): "qm8700", ("infiniband", 400): "qm9700", ("infiniband", 800): "q3400"}
 ETHERNET_SWITCH = "spectrum-4"
 
@@ -111,7 +74,9 @@ def recognised(evidence: Evidence) -> Hardware | None:
     """The hardware that files show; None where they do not name a GPU of the catalog."""
     names = [fact.text for fact in evidence.of("bench.gpu", "smi.gpu", "topo.gpu-model")]
     gpu = gpu_of(names[0]) if names else ""
-    if not gpu or gpu not in _HOSTS:
+    efa = any("efa" in fact.text for fact in evidence.of("nccl.ofi-provider", "nccl.network"))
+    host = host_of(gpu, efa=efa)
+    if host is None:
         return None
     devices = Counter(fact.subject.host for fact in evidence.of("bench.gpu"))
     placed = evidence.first("nccl.placed")
@@ -122,10 +87,7 @@ def recognised(evidence: Evidence) -> Hardware | None:
     row = evidence.first("bench.row")
     if row is not None and used and int(row.parts[1] or 0) > hosts * used:
         hosts = -(-int(row.parts[1] or 0) // used)
-    host, confidence = _HOSTS[gpu], 0.8
-    efa = any("efa" in fact.text for fact in evidence.of("nccl.ofi-provider", "nccl.network"))
-    if efa and gpu in _EFA_HOSTS:
-        host = _EFA_HOSTS[gpu]
+    confidence = 0.8
     fabric, seen = _fabric(evidence)
     if hosts > 1 and not seen:
         confidence = 0.55
@@ -150,11 +112,25 @@ def recognised(evidence: Evidence) -> Hardware | None:
 
 
 def gpu_of(name: str) -> str:
-    """The catalog's GPU of a product name; empty where it has none."""
-    for pattern, gpu in _GPUS:
-        if re.search(pattern, name, re.IGNORECASE):
-            return gpu
-    return ""
+    """Return the catalog's GPU of a product name, the one that matches most of it; empty where it has none."""
+    patterns = {"": _OTHERS} | {gpu: catalog.gpu(gpu).product_names for gpu in catalog.names("gpu")}
+    found = {
+        gpu: max(len(one[0]) for one in matches)
+        for gpu, pattern in patterns.items()
+        if pattern and (matches := list(re.finditer(pattern, name, re.IGNORECASE)))
+    }
+    return max(found, key=found.__getitem__, default="")
+
+
+def host_of(gpu: str, *, efa: bool) -> str | None:
+    """Return the catalog's first host with a GPU, with EFA adapters or without; None where no host has it."""
+    hosts = [name for name in catalog.names("host") if catalog.host(name).gpu == gpu]
+    with_efa = [
+        name for name in hosts if any(catalog.nic(nic.type).transport == "srd" for nic in catalog.host(name).nics)
+    ]
+    without = [name for name in hosts if name not in with_efa]
+    first, second = (with_efa, without) if efa else (without, with_efa)
+    return next(iter(first + second), None)
 
 
 def _fabric(evidence: Evidence) -> tuple[str, bool]:

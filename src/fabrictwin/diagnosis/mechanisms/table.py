@@ -22,8 +22,8 @@ from fabrictwin.diagnosis.finding import Severity
 from fabrictwin.diagnosis.literals import LiteralIndex, Pattern, alternatives
 
 FILES = (
-    "nccl", "verbs", "plugins", "gpu", "cuda", "programs", "launch", "kernel", "runtime", "concepts", "options",
-    "mpi", "results", "areas",
+    "nccl", "verbs", "plugins", "gpu", "switches", "programs", "launch", "kernel", "runtime", "concepts",
+    "options", "mpi", "results", "areas",
 )  # fmt: skip
 HARMLESS = "harmless"
 SURE = 0.9

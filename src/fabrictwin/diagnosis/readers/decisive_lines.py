@@ -58,7 +58,7 @@ _ADAPTER = re.compile(r"\b(mlx\d_(?!(?:core|ib|en)\b)\w+|irdma\d+|bnxt_re\d+|roc
 _SECONDS = re.compile(r"(?:^|[\sT\[])(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)")
 # what a message goes on to guess or advise is no evidence
 _GUESSES = re.compile(
-    r"\b(?:potential|possible|probable) (?:root )?(?:causes?|reasons?)\b|\b[Tt]his can happen\b|"
+    r"\b(?i:potential|possible|probable) (?:root )?(?:causes?|reasons?)\b|\b[Tt]his can happen\b|"
     r"\b(?:Solution|Advice|Hint)\b: "
 )
 UNMISTAKABLE = 0.92  # from so sure on a mechanism tells of trouble by itself, without a word of it

@@ -29,13 +29,7 @@ class LineShapes(dict[str, str]):
     def __init__(self, sources: Iterable[str]) -> None:
         """Take patterns, in whose `sources` the vocabulary stands."""
         super().__init__()
-        found = {word.lower() for one in sources for word in _LETTERS.findall(_ESCAPES.sub(" ", one))}
-        self.vocabulary = frozenset(found)
-        within: dict[str, list[str]] = defaultdict(list)
-        for word in sorted(found):
-            if len(word) >= PREFIX:
-                within[word[:PREFIX]].append(word)
-        self._within = {prefix: tuple(words) for prefix, words in within.items()}
+        self.vocabulary, self._within = _vocabulary(tuple(sources))
         self._last, self._shape = "", ""
 
     def of(self, text: str) -> str:
@@ -69,6 +63,17 @@ class LineShapes(dict[str, str]):
             if words is not None and starts(words, at):
                 return True
         return False
+
+
+@cache
+def _vocabulary(sources: tuple[str, ...]) -> tuple[frozenset[str], dict[str, tuple[str, ...]]]:
+    """Return the words of patterns, and the longer ones by how they begin."""
+    found = {word.lower() for one in sources for word in _LETTERS.findall(_ESCAPES.sub(" ", one))}
+    within: dict[str, list[str]] = defaultdict(list)
+    for word in sorted(found):
+        if len(word) >= PREFIX:
+            within[word[:PREFIX]].append(word)
+    return frozenset(found), {prefix: tuple(words) for prefix, words in within.items()}
 
 
 @cache

@@ -56,7 +56,17 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
     for level, sure in _UNKNOWN.items():
         facts = [fact for fact in unknown if fact.parts[0] == level]
         if facts:
-            yield found("unknown-error", facts, str(facts[0].parts[1])[:200], "no such line", sure, collect=ASK)
+            # what a job warned of that came up is nothing to look for
+            past = level == "warning" and bool(case.of("job.succeeded", "check.passed"))
+            yield found(
+                "unknown-error",
+                facts,
+                str(facts[0].parts[1])[:200],
+                "no such line",
+                sure,
+                severity=Severity.NOTE if past else None,
+                collect="" if past else ASK,
+            )
             return
 
 

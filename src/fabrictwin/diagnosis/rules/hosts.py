@@ -17,6 +17,7 @@ SMALL_SHM = 128 << 20
 FLAPS = 2
 SEVERAL = 3  # links that go down and stay so
 REPLAYS = 3  # one or two come with the start of a link
+FEWEST_JOINED, MOST_ALONE = 3, 3  # GPUs that NVLink joins, for each that it does not
 FEW_READS = 44  # NVIDIA/nccl-tests issue 152: 47 to 93 GB/s by raising it
 
 
@@ -169,7 +170,8 @@ def topology(case: Case) -> Iterator[Finding]:
         usual = Counter(str(fact.parts[1]) for fact in linked).most_common(1)[0][0]
         apart = [fact for fact in between if not str(fact.parts[1]).startswith("NV")]
         weak = [fact for fact in linked if int(str(fact.parts[1])[2:] or 0) < int(usual[2:] or 0)]
-        mesh = len(apart) > len(between) / 4  # bridges and cubes join some pairs only
+        # bridges and cubes join some pairs only; beside GPUs that are all joined one alone has lost its links
+        mesh = len(apart) > len(between) / 4 and not _left_out(between, linked)
         if (apart or weak) and not mesh and len({str(f.parts[1]) for f in linked}) <= 2:
             bad = weak or apart
             yield found(
@@ -192,6 +194,14 @@ def topology(case: Case) -> Iterator[Finding]:
             "PIX or PXB to the adapter of each rail",
             0.6,
         )
+
+
+def _left_out(between: list[Fact], linked: list[Fact]) -> bool:
+    """Return true where NVLink joins three or more GPUs, each to all others, and reaches the rest nowhere."""
+    joined = {fact.subject.device for fact in linked} | {str(fact.parts[0]) for fact in linked}
+    alone = {fact.subject.device for fact in between} - joined
+    inside = [fact for fact in between if fact.subject.device in joined and str(fact.parts[0]) in joined]
+    return bool(alone) and MOST_ALONE * len(alone) <= len(joined) >= FEWEST_JOINED and len(inside) == len(linked)
 
 
 def unreadable_devices(case: Case) -> Iterator[Finding]:

@@ -49,6 +49,7 @@ _EXPECTED = {
 }
 
 
+_OF_NETWORKS = frozenset(("socket-fallback", "verbs-library", "efa-absent"))
 _VAGUE = frozenset(("peer-closed", "nccl-warning"))
 
 
@@ -67,7 +68,7 @@ def warnings(case: Case) -> Iterator[Finding]:
             where = "one host alone: that host"
         if name == "nccl-warning" and len(by_cause) > 1:
             continue
-        if name == "socket-fallback" and case.nodes == 1:
+        if name in _OF_NETWORKS and case.nodes == 1:
             continue  # a host alone needs no adapters
         confidence = max(map(_sure, facts)) if name != "nccl-warning" else 0.3
         # what a peer's end looks like is no cause of its own where nothing else is known: say so

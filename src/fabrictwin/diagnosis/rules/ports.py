@@ -111,6 +111,7 @@ def interfaces(case: Case) -> Iterator[Finding]:
 
 
 MANY_ALIKE = 4
+HALF = 2  # of its rate at most: a port that runs one step lower may have been set so
 
 
 def _was_active(fact: Fact, layer: dict[Subject, Fact], lid: dict[Subject, Fact]) -> bool:
@@ -156,6 +157,18 @@ def rates(case: Case) -> Iterator[Finding]:
                 expected_from="other adapters of the same type",
                 gain=f"{usual[0] / slow[0].number:.3g} times the rate of that adapter",
             )
+    far_below = [
+        fact
+        for fact in case.of("port.able-gbps")
+        if 0 < HALF * float(fact.parts[0] or 0) <= float(fact.parts[1] or 0)
+    ]
+    yield from reported(
+        "link-slow",
+        far_below,
+        "{0:g} Gb/s",
+        "{1:g} Gb/s, the fastest mode that it advertises",
+        0.6,
+    )
     small = [fact for fact in case.of("hca.active-mtu") if fact.subject in active and 0 < fact.number < 4096]
     largest = _last(case, "hca.max-mtu")
     small = [fact for fact in small if fact.subject in largest and largest[fact.subject].number > fact.number]

@@ -49,25 +49,25 @@ class PendingChanges:
     """Changes that are still to come, in order of time; ties in the order in which they were asked for."""
 
     def __init__(self) -> None:
-        self._pending: list[TimedChange] = []
+        self.pending: list[TimedChange] = []
 
     def __bool__(self) -> bool:
-        return bool(self._pending)
+        return bool(self.pending)
 
     @property
     def next_ps(self) -> int:
         """Time of the next change, FOREVER where there is none."""
-        return self._pending[0].time_ps if self._pending else FOREVER
+        return self.pending[0].time_ps if self.pending else FOREVER
 
     def add(self, change: TimedChange, now_ps: int) -> None:
         """Take up a change. Raises ConfigError for a time that is over."""
         if change.time_ps < now_ps:
             raise ConfigError(f"got a change at {change.time_ps} ps, it is {now_ps} ps already", key="faults")
-        bisect.insort(self._pending, change, key=lambda c: c.time_ps)
+        bisect.insort(self.pending, change, key=lambda c: c.time_ps)
 
     def pop(self) -> TimedChange:
         """Return the next change and forget it."""
-        return self._pending.pop(0)
+        return self.pending.pop(0)
 
 
 def flapping(port: int, peer: int, *, start_ps: int, down_ps: int, up_ps: int, times: int) -> list[TimedChange]:

@@ -84,7 +84,8 @@ class Advanced(NamedTuple):
     """Events and completions while an engine advanced."""
 
     stop: Stop
-    events: list[Event]  # of messages, all of one instant; of a reliable one ARRIVED comes before ENDED
+    # of messages, all of one instant unless `patient`; of a reliable one ARRIVED comes before ENDED
+    events: list[Event]
     completions: Completions  # of operations, since the last call
 
 
@@ -195,9 +196,11 @@ class Engine(Protocol):
         """
         ...
 
-    def advance(self, until_ps: int = FOREVER, budget: int | None = None) -> Advanced:
+    def advance(self, until_ps: int = FOREVER, budget: int | None = None, *, patient: bool = False) -> Advanced:
         """Run to `until_ps`, to the next instant at which a message has an event, or to the end of all work.
 
+        Events that nobody awaits (`Posting.awaited`) may come to a `patient` caller with the next one that
+        somebody does, in order.
         Comes back after some `budget` of the kernel's events where one is given. Changes that are due after
         everything has ended do not happen until there is more to do. Raises SimulatedError for what never ends.
         """

@@ -116,6 +116,14 @@ Memories = tuple[int | None, int | None]  # nodes that a flow reads from and wri
 NEAR: Memories = (None, None)  # the processors nearest to its adapters
 
 
+class Awaited(IntEnum):
+    """Events of a message that patient software is to be told of at their instant (`Engine.advance`)."""
+
+    ALL = 0
+    END = 1  # and how it fails; not that it began or arrived
+    FAILURE = 2
+
+
 class Posting(NamedTuple):
     """Handing a message from software to its adapter.
 
@@ -128,6 +136,7 @@ class Posting(NamedTuple):
     source_memory: int | None = None
     target_memory: int | None = None
     later_ps: int = 0  # software needs so long before it posts; what is posted after it goes after it
+    awaited: Awaited = Awaited.ALL
 
 
 class Contents(NamedTuple):

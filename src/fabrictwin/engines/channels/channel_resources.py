@@ -16,9 +16,9 @@ import numpy as np
 from fabrictwin.base.arrays import F64, I32, I64, starts_of
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.channels.channel_contention import Alone, loops, meeting
+from fabrictwin.engines.channels.column_cache import LastColumns
 from fabrictwin.engines.channels.connection_paths import Uses, memory_and_cores
 from fabrictwin.engines.channels.edge_paths import OpenConnections, join
-from fabrictwin.engines.channels.last_columns import LastColumns
 from fabrictwin.engines.channels.pipeline_latency import (
     Beyond,
     CriticalPaths,

@@ -10,8 +10,8 @@ import numpy as np
 
 from fabrictwin.base.arrays import I32, starts_of
 from fabrictwin.engines.base.queue_pairs import QueuePairNumbers
+from fabrictwin.engines.channels.column_cache import LastColumns
 from fabrictwin.engines.channels.connection_paths import Travellers, Uses, plain, travel, travellers
-from fabrictwin.engines.channels.last_columns import LastColumns
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.fabric.memory_paths import EndToEnd, PathFinder
 from fabrictwin.program import patterns

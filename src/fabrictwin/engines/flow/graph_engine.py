@@ -172,7 +172,7 @@ class GraphEngine(ABC):
         """Say whether somebody outside will yet change something: what waits for it is not stuck."""
         self._awaits_changes = awaited
 
-    def advance(self, until_ps: int = FOREVER, budget: int | None = None) -> Advanced:
+    def advance(self, until_ps: int = FOREVER, budget: int | None = None, *, patient: bool = False) -> Advanced:
         """Advance; see `Engine`. Raises SimulatedError where something waits on a link that is down."""
         left = FOREVER if budget is None else budget
         while True:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base import host_memory
-from fabrictwin.engines.base.messages import REQUESTS, RESPONSES, FlowOptions, GidType, Opcode, Service
+from fabrictwin.engines.base.messages import REQUESTS, RESPONSES, FlowOptions, GidType, Message, Opcode, Service
 from fabrictwin.engines.base.packet_level import FlowRecord, Observer
 from fabrictwin.engines.base.queue_pairs import udp_port
 from fabrictwin.engines.packet.network.model import AETH_BYTES, SHORTEST_FRAME
@@ -85,6 +85,7 @@ class FlowPairs:
     by_memories: dict[tuple[int, int], MemoryPair] = field(default_factory=dict)
     requests: dict[int, int] = field(default_factory=dict)  # queue pair of each request not yet answered
     waiting: deque[tuple[MemoryPair, tuple[int, ...]]] = field(default_factory=deque)
+    rows: dict[Message, bytes] = field(default_factory=dict)  # what was posted before, as the kernel reads it
 
 
 @dataclass(slots=True)
@@ -246,6 +247,7 @@ class PacketFlows:
             connection=connection,
         )
         flow.pairs.by_memories[memories] = pair
+        flow.pairs.rows.clear()  # where bytes lie decides now
         return pair
 
     def _channel(self, flow: Flow, base: Connection, late_ps: int) -> Connection:

@@ -17,14 +17,18 @@ import numpy as np
 
 from fabrictwin.engines.base.changes import FOREVER
 from fabrictwin.engines.base.engine import Stop
+from fabrictwin.engines.base.messages import Event, EventKind
 from fabrictwin.engines.packet.network.packet_network import PacketNetwork
 from fabrictwin.fabric.fabric import NONE
 
+_MESSAGE = 4  # the column of a request's message
 _ROOM = 1024  # messages at once, to begin with
 _EVENT_ROOM = 4096
 _MOST_ROWS = 2048  # that one run may read: each schedules an event
 _PATIENCE_PS = 100_000_000  # without an event, before looking at what goes on; twice as long each time
 _FINISHED, _REACHED, _EVENTS, _BUDGET = Stop  # members looked up once
+_KINDS = tuple(EventKind)
+_new = tuple.__new__  # faster than Event(...), twice a message
 
 
 class MessageKernel:
@@ -37,11 +41,11 @@ class MessageKernel:
         self.network = network
         self.now = 0  # where time was let pass to without an event
         self._machine = machine = network.machine
-        self._changes = network.changes
+        self._changes = network.changes.pending
         self._stepper = stepper
         self._stepped: Any = None
         self._steps: Any = None
-        self._until: Any = None
+        self._asked: Any = None
         self._stalled, self._event_status, self._sliced = s.STALLED, s.MESSAGE_EVENT, s.SLICED
         self._reached, self._idle = s.REACHED, s.IDLE
         self._only_retries = False  # as far as the last look saw, and nothing was asked for since
@@ -57,6 +61,7 @@ class MessageKernel:
             memoryview(clock[name])
             for name in ("inbox", "message_events", "open", "tasks_free", "now", "grow", "stall_seen")
         )
+        self._patient = memoryview(clock["patient"])
         self._happened = memoryview(machine.state.message_event).cast("B").cast("q")
 
     # ------------------------------------------------------------------ rows
@@ -64,17 +69,29 @@ class MessageKernel:
     def _view_inbox(self) -> None:
         self.inbox = self._machine.state.inbox
         self._bytes = memoryview(self.inbox).cast("B")
+        self._words = self._bytes.cast("q")
         self._room = len(self.inbox)
+
+    def packed(self, row: tuple[int, ...]) -> bytes:
+        """Return a request as it lies in the inbox."""
+        return self._row.pack(*row)
 
     def ask(self, *row: int) -> None:
         """A request that the next run reads."""
+        self.ask_again(self._row.pack(*row), row[_MESSAGE])
+
+    def ask_again(self, packed: bytes, message: int) -> None:
+        """A request like one before, for another message."""
         n = self.rows[0]
         if n == self._room:
             longer = np.zeros((2 * n, self.inbox.shape[1]), np.int64)
             longer[:n] = self.inbox
             self._machine.state = self._machine.state._replace(inbox=longer)
             self._view_inbox()
-        self._row.pack_into(self._bytes, n * self._row.size, *row)
+        size = self._row.size
+        at = n * size
+        self._bytes[at : at + size] = packed
+        self._words[(at >> 3) + _MESSAGE] = message
         self.rows[0] = n + 1
 
     def add_receives(self, pool: int, count: int) -> None:
@@ -104,50 +121,59 @@ class MessageKernel:
         """Nothing was asked for that is not done, with its event taken."""
         return not (self._open[0] or self.rows[0] or self._events_ready[0])
 
-    def advance(self, until_ps: int, budget: int | None) -> tuple[Stop, list[tuple[int, int, int]]]:
-        """Run to the next instant with events, (time, message, kind) each; none: see why it stopped.
+    def advance(self, until_ps: int, budget: int | None, patient: bool = False) -> tuple[Stop, list[Event]]:
+        """Run to the next instant with events; none: see why it stopped. A `patient` one takes some of them later.
 
         Raises SimulatedError for a deadlock or an unreachable adapter.
         """
         ready = self._events_ready
-        stop = _EVENTS
         if not ready[0]:
-            rows, endless, time, machine = self.rows[0], until_ps >= FOREVER, self.time, self._machine
-            if rows:
-                self._only_retries = False
-            elif endless and (self._only_retries or not self._open[0]):
-                return _FINISHED, []
-            if time[0] < self.now:
-                time[0] = self.now
-            if self._free[0] < rows or rows > _MOST_ROWS or self._changes or budget is not None:
-                self._make_room(rows)
-                stop = self._run_on(until_ps, budget)
-            else:
-                # straight to the kernel; what it stops at beside events is dealt with by `_run_on`
-                if machine.state is not self._stepped:
-                    self._stepped = machine.state
-                    self._steps, self._until = self._stepper(machine.state)
-                self._until[1] = time[0] + _PATIENCE_PS if endless else until_ps
-                self._until[3] = not endless  # timers that nobody waits for
-                status = next(self._steps)
-                if status > self._stalled and status != self._event_status and status != self._sliced:
-                    self._grow[0] = status
-                elif status == self._stalled:
-                    self._stall_seen[0] = 0
-                if not ready[0]:
-                    nothing_till_then = status == self._reached or (status == self._idle and not self._open[0])
-                    if nothing_till_then and not endless:
-                        self.now = time[0] = max(time[0], until_ps)
-                        return _REACHED, []
-                    stop = _FINISHED if endless and not self._open[0] else self._run_on(until_ps, None)
+            stop = self._run(until_ps, budget, patient)
             if not ready[0]:
                 return stop, []
-        n = ready[0]
+        n, happened = ready[0], self._happened
         ready[0] = 0
-        happened = self._happened
-        if n == 1:  # nearly always
-            return _EVENTS, [(happened[0], happened[1], happened[2])]
-        return _EVENTS, [(happened[i], happened[i + 1], happened[i + 2]) for i in range(0, 3 * n, 3)]
+        if n == 1:
+            return _EVENTS, [_new(Event, (happened[0], happened[1], _KINDS[happened[2]]))]
+        flat = iter(happened[: 3 * n].tolist())
+        rows = zip(flat, flat, flat, strict=True)
+        return _EVENTS, [_new(Event, (time, message, _KINDS[kind])) for time, message, kind in rows]
+
+    def _run(self, until_ps: int, budget: int | None, patient: bool) -> Stop:
+        """Run to the next events; returns why it stopped, where there are none."""
+        rows, time, endless = self.rows[0], self.time, until_ps >= FOREVER
+        if rows:
+            self._only_retries = False
+        elif endless and (self._only_retries or not self._open[0]):
+            return _FINISHED
+        now = time[0]
+        if now < self.now:
+            now = time[0] = self.now
+        if self._changes or budget is not None or (rows and (self._free[0] < rows or rows > _MOST_ROWS)):
+            self._make_room(rows)
+            return self._run_on(until_ps, budget)
+        # straight to the kernel; what it stops at beside events is dealt with by `_run_on`, without patience
+        if self._machine.state is not self._stepped:
+            self._stepped = self._machine.state
+            self._steps, asked = self._stepper(self._stepped)
+            self._asked = memoryview(asked)
+        asked = self._asked
+        asked[1] = now + _PATIENCE_PS if endless else until_ps
+        asked[3] = not endless  # timers that nobody waits for
+        self._patient[0] = patient
+        status = next(self._steps)
+        if status >= self._stalled:
+            if status == self._stalled:
+                self._stall_seen[0] = 0
+            elif status != self._event_status and status != self._sliced:
+                self._grow[0] = status
+        if self._events_ready[0]:
+            return _EVENTS
+        nothing_till_then = status == self._reached or (status == self._idle and not self._open[0])
+        if nothing_till_then and not endless:
+            self.now = time[0] = max(time[0], until_ps)
+            return _REACHED
+        return _FINISHED if endless and not self._open[0] else self._run_on(until_ps, None)
 
     def _make_room(self, rows: int) -> None:
         machine = self._machine
@@ -159,6 +185,7 @@ class MessageKernel:
     def _run_on(self, until_ps: int, budget: int | None) -> Stop:
         """Run to the next events, to `until_ps`, or out of budget; changes happen on the way as they are due."""
         network, ready = self.network, self._events_ready
+        self._patient[0] = False
         looks, patience = self.time[0], _PATIENCE_PS
         last = None if budget is None else network.events + budget
 

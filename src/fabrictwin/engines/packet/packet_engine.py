@@ -109,6 +109,7 @@ class PacketEngine:
         if self.messages is None:
             self.network.keep_whole("single messages")
             self.messages = PacketMessages(self.network, self.observer)
+            self.operations.repeated.allowed = False  # from now on
             self.messages.begin_at(self._now)
         return self.messages
 
@@ -163,11 +164,10 @@ class PacketEngine:
         network = self.network
         return not (network.changes or network.awaits_changes) and network.machine.drain_tap is None
 
-    def advance(self, until_ps: int = FOREVER, budget: int | None = None) -> Advanced:
+    def advance(self, until_ps: int = FOREVER, budget: int | None = None, *, patient: bool = False) -> Advanced:
         """Advance; see `Engine`. Raises SimulatedError for a deadlock, spent retries, an unreachable adapter."""
         if self.messages is not None:
-            self.operations.repeated.allowed = False
-            stop, events = self.messages.advance(until_ps, budget)
+            stop, events = self.messages.advance(until_ps, budget, patient)
             ended = self.operations.completions() if self._has_operations else NO_COMPLETIONS
             return _new(Advanced, (stop, events, ended))
         alone = until_ps >= FOREVER and budget is None and self._is_alone()

@@ -14,7 +14,7 @@ import numpy as np
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base import host_memory
 from fabrictwin.engines.base.engine import Stop
-from fabrictwin.engines.base.messages import REQUESTS, Event, EventKind, FlowOptions, Message, Opcode
+from fabrictwin.engines.base.messages import NO_CONTENTS, REQUESTS, Event, FlowOptions, Message, Opcode
 from fabrictwin.engines.base.packet_level import Observer
 from fabrictwin.engines.packet.message_flows import Flow, MemoryPair, PacketFlows
 from fabrictwin.engines.packet.message_kernel import MessageKernel
@@ -23,9 +23,8 @@ from fabrictwin.engines.packet.network.packet_network import PacketNetwork
 from fabrictwin.fabric.fabric import NONE
 
 FLOW_BITS = 40  # a message's number: its flow above, a count below
-_KINDS = tuple(EventKind)
-_new = tuple.__new__
 _BUDGET = Stop.BUDGET  # looked up once
+_MOST_ROWS = 256  # of messages that a flow posts again and again
 
 
 def _request_bytes(opcode: Opcode, size_bytes: int) -> int:
@@ -65,6 +64,7 @@ class PacketMessages:
             self._takes[opcode] = s.TAKES_FIRST
         self._takes[Opcode.WRITE_IMMEDIATE] = s.TAKES_LAST
         self._begin, self._end, self._close, self._refuse = s.REPORT_BEGIN, s.REPORT_ENDED, s.CLOSE, s.REFUSE
+        self._later = [0, s.LATER_ARRIVED, s.LATER_ARRIVED | s.LATER_ENDED]  # by what is awaited
         self._flow_setup = PacketFlows(network)
         self._flows: dict[int, Flow] = {}
         self._by_ends: dict[tuple[int, int, int, int], Flow] = {}
@@ -138,10 +138,22 @@ class PacketMessages:
         mine = self._flows.get(flow)
         if mine is None:
             raise ConfigError(f"got flow {flow}, expected one that is open", key="flow")
-        size_bytes, opcode, takes_receive, answers, posting, _, ended, begun = message
+        rows = mine.pairs.rows
+        if rows and self._observer is None and message.contents is NO_CONTENTS:
+            again = rows.get(message)
+            if again is not None:
+                mine.count += 1
+                number = mine.base | mine.count
+                self._kernel.ask_again(again, number)
+                return number
+        return self._send(mine, message)
+
+    def _send(self, mine: Flow, message: Message) -> int:
+        """Post a message unlike those before it."""
+        size_bytes, opcode, takes_receive, answers, posting, contents, ended, begun = message
         if size_bytes < 0:
             raise ConfigError(f"got a message of {size_bytes} bytes, expected none less than 0", key="size_bytes")
-        inline, chained, source_memory, target_memory, later_ps = posting
+        inline, chained, source_memory, target_memory, later_ps, awaited = posting
         framing = mine.framing
         first, last, traits = framing.extras[opcode]
         pair: MemoryPair = mine.pairs.own
@@ -181,6 +193,8 @@ class PacketMessages:
             last = framing.shortest - travels - first
         if takes_receive:
             traits |= self._takes[opcode]
+        if awaited:
+            traits |= self._later[awaited]
         if begun:
             traits |= self._begin
         if not ended:
@@ -192,6 +206,10 @@ class PacketMessages:
             self._queue(mine, pair, row)
         else:
             self._ask(*row)
+            if kind == _PAYLOAD and contents is NO_CONTENTS and len(mine.pairs.by_memories) == 1:
+                if len(mine.pairs.rows) >= _MOST_ROWS:
+                    mine.pairs.rows.clear()
+                mine.pairs.rows[message] = self._kernel.packed(row)
         return number
 
     def _pair(self, flow: Flow, source: int | None, target: int | None) -> MemoryPair:
@@ -272,19 +290,14 @@ class PacketMessages:
         """Let the kernel's clock be where time was let pass to."""
         self._kernel.time[0] = self.now_ps
 
-    def advance(self, until_ps: int, budget: int | None) -> tuple[Stop, list[Event]]:
-        """Run to the next instant at which something happened to messages, at most to `until_ps`.
+    def advance(self, until_ps: int, budget: int | None, patient: bool = False) -> tuple[Stop, list[Event]]:
+        """Run to the next instant at which something happened to messages, at most to `until_ps`; see `Engine`.
 
         Raises SimulatedError for a deadlock or an unreachable adapter.
         """
         while True:
-            stop, happened = self._kernel.advance(until_ps, budget)
-            if happened:
-                if len(happened) == 1:  # nearly always
-                    time, message, kind = happened[0]
-                    events = [_new(Event, (time, message, _KINDS[kind]))]
-                else:
-                    events = [Event(time, message, _KINDS[kind]) for time, message, kind in happened]
+            stop, events = self._kernel.advance(until_ps, budget, patient and not self._blocked)
+            if events:
                 if self._observer is not None:
                     self._observer.happened(events)
                 if self._blocked:

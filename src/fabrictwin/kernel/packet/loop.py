@@ -221,6 +221,7 @@ def run(state, until, stop_when_done, budget):
     lanes = clock.lanes
     bits = state.settings[0].vl_bits
     events = 0
+    told = clock.message_events > 0
     status = IDLE
     if clock.inbox > 0:
         take_inbox(state)
@@ -229,7 +230,7 @@ def run(state, until, stop_when_done, budget):
             status = clock.grow
             clock.grow = 0
             break
-        if events >= budget and clock.message_events == 0:  # an instant that software is told of is finished first
+        if events >= budget and not told:  # an instant that software is told of is finished first
             status = SLICED
             break
         time = NEVER
@@ -301,6 +302,7 @@ def run(state, until, stop_when_done, budget):
         elif kind == QueueEvent.REPORT:
             clock.stall_seen = 0
             if on_report(state, value, at):
+                told = True
                 until = min(until, now)
         elif kind == QueueEvent.SENT:
             on_sent(state, value, now)

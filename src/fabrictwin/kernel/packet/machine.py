@@ -230,23 +230,9 @@ class Machine:
         qp.counts[under] = 1
         self.check_memory(0)
 
-    def add_tasks(
-        self,
-        kind: Any,
-        queue_pair: Any,
-        size_bytes: Any,
-        delay_ps: Any,
-        *,
-        after: tuple[Any, Any] | None = None,
-        after_done: tuple[Any, Any] | None = None,
-        start: bool = True,
-    ) -> int:
-        """Append tasks; returns the number of the first.
-
-        `after` and `after_done` are (task, predecessor) pairs within this very call: the task waits until the
-        predecessor's bytes are in memory, or until its sender knows.
-        """
-        tasks = make_tasks(kind, queue_pair, size_bytes, delay_ps, after=after, after_done=after_done)
+    def add_tasks(self, *columns: Any, start: bool = True, **waiting: tuple[Any, Any] | None) -> int:
+        """Append the tasks that `make_tasks` makes of these; returns the number of the first."""
+        tasks = make_tasks(*columns, **waiting)
         place = self.reserve(len(tasks.task), len(tasks.successor))
         self.place(tasks, place, start=start)
         return place.task

@@ -14,26 +14,9 @@ import numpy as np
 
 from fabrictwin.kernel.codes import NONE
 from fabrictwin.kernel.jit.decorators import entry, helper, outlined
+from fabrictwin.kernel.routing.table_paths import LONGEST_PATH, follow, leads
 
 WHITE, GREY, BLACK = 0, 1, 2
-LONGEST_PATH = 64
-
-
-@helper
-def follow(row, table, port_edge, peer, path):
-    """Fill `path` with the channels of the path from switch `row` by `table` [S]. Returns how many.
-
-    A path that loops is cut where `path`, [LONGEST_PATH], is full.
-    """
-    length = 0
-    while length < len(path):
-        e = port_edge[row, table[row]]
-        if e == NONE:
-            break
-        path[length] = e
-        length += 1
-        row = peer[e]
-    return length
 
 
 @helper
@@ -42,29 +25,6 @@ def _count_path(row, table, port_edge, start, peer, count, by, path):
     for i in range(1, follow(row, table, port_edge, peer, path)):
         before = path[i - 1]
         count[before, path[i] - start[peer[before]]] += by
-
-
-@helper
-def _passes(row, table, port_edge, peer, channel, known, trail):
-    """Test if the path from `row` takes a channel. `known` uint8 [S] remembers: 1 it does, 2 it does not."""
-    length = 0
-    answer = 2
-    while length < LONGEST_PATH:
-        if known[row]:
-            answer = known[row]
-            break
-        e = port_edge[row, table[row]]
-        if e == NONE:
-            break
-        trail[length] = row
-        length += 1
-        if e == channel:
-            answer = 1
-            break
-        row = peer[e]
-    for i in range(length):
-        known[trail[i]] = answer
-    return answer == 1
 
 
 @outlined
@@ -78,7 +38,7 @@ def _move(a, port, lids, lft, port_edge, start, number, owner, peer, sources, la
             continue
         known[:] = 0
         for c in range(len(sources)):
-            if lane[lid, c] == at and _passes(sources[c], table, port_edge, peer, a, known, trail):
+            if lane[lid, c] == at and leads(sources[c], table, port_edge, peer, a, known, trail):
                 _count_path(sources[c], table, port_edge, start, peer, count, -1, trail)
                 lane[lid, c] = at + 1
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from fabrictwin.kernel.codes import NONE
 from fabrictwin.kernel.jit.decorators import entry, helper, inner
-from fabrictwin.kernel.routing.lane_assignment import LONGEST_PATH, follow
+from fabrictwin.kernel.routing.table_paths import LONGEST_PATH, follow
 
 UNKNOWN, ON_STACK, DONE = 0, 1, 2
 COUNTS = 0xFFFFFFFF  # OpenSM's counts of paths have 32 bits, and wrap

@@ -18,34 +18,9 @@ import numpy as np
 from fabrictwin.kernel.codes import NONE
 from fabrictwin.kernel.jit.decorators import entry, helper, inner
 from fabrictwin.kernel.routing.table_filling import ASTRAY, DOWN, FAR, UP
+from fabrictwin.kernel.routing.table_paths import BROKEN, LONGEST_PATH, UNKNOWN, WHOLE, leads
 
-LONGEST_PATH = 64
-UNKNOWN, WHOLE, BROKEN = 0, 1, 2
 LATEST = 200  # more rounds than any path has switches
-
-
-@helper
-def _walk(row, table, home, port_edge, peer, state, trail):
-    """Tell whether the path from `row` arrives, and note it for all switches on the way. `home` is the end."""
-    length = 0
-    found = BROKEN
-    while length < LONGEST_PATH:
-        if row == home:
-            found = WHOLE
-            break
-        if state[row] != UNKNOWN:
-            found = state[row]
-            break
-        e = port_edge[row, table[row]]
-        if e == NONE:
-            break
-        trail[length] = row
-        length += 1
-        row = peer[e]
-    if length < LONGEST_PATH and found == BROKEN and state[row] == UNKNOWN and row != home:
-        state[row] = BROKEN
-    for i in range(length):
-        state[trail[i]] = found
 
 
 @helper
@@ -176,7 +151,7 @@ def mend_paths(graph, port_edge, lids, home, counted, adapters, lft, blank):
     rows = len(graph.start) - 1
     load = np.zeros(len(graph.peer), np.int64)
     state = np.empty(rows, np.uint8)
-    trail = np.empty(LONGEST_PATH + 1, np.int32)
+    trail = np.empty(LONGEST_PATH, np.int32)
     hops = np.empty(rows, np.int32)
     kind = np.empty(rows, np.uint8)
     old = np.empty(rows, np.uint8)
@@ -188,7 +163,7 @@ def mend_paths(graph, port_edge, lids, home, counted, adapters, lft, blank):
         state[home[k]] = WHOLE
         for row in range(rows):
             if state[row] == UNKNOWN:
-                _walk(row, table, home[k], port_edge, graph.peer, state, trail)
+                leads(row, table, port_edge, graph.peer, NONE, state, trail)
             if state[row] == BROKEN:
                 hurt[k] = 1
             elif counted[k] and adapters[row]:
@@ -203,7 +178,7 @@ def mend_paths(graph, port_edge, lids, home, counted, adapters, lft, blank):
         state[home[k]] = WHOLE
         for row in range(rows):
             if state[row] == UNKNOWN:
-                _walk(row, table, home[k], port_edge, graph.peer, state, trail)
+                leads(row, table, port_edge, graph.peer, NONE, state, trail)
             broken += state[row] == BROKEN and adapters[row] > 0
         _note_kept(rows, table, home[k], port_edge, graph.peer, graph.up, state, hops, kind)
         astray += _reach(graph, state, hops, kind)
@@ -268,13 +243,13 @@ def whole_paths(graph, port_edge, lids, home, lft, whole):
     """Mark with 1 in `whole` uint8 [LIDs, S] the switches whose path to a LID arrives."""
     rows = len(graph.start) - 1
     state = np.empty(rows, np.uint8)
-    trail = np.empty(LONGEST_PATH + 1, np.int32)
+    trail = np.empty(LONGEST_PATH, np.int32)
     for k in range(len(lids)):
         state[:] = UNKNOWN
         state[home[k]] = WHOLE
         for row in range(rows):
             if state[row] == UNKNOWN:
-                _walk(row, lft[lids[k]], home[k], port_edge, graph.peer, state, trail)
+                leads(row, lft[lids[k]], port_edge, graph.peer, NONE, state, trail)
             whole[lids[k], row] = state[row] == WHOLE
 
 
@@ -286,7 +261,7 @@ def order_entries(graph, port_edge, lids, home, held, final, level):
     meets none but final ones from there on. Returns the highest level of an entry that changes.
     """
     rows = len(graph.start) - 1
-    trail = np.empty(LONGEST_PATH + 1, np.int32)
+    trail = np.empty(LONGEST_PATH, np.int32)
     done = np.empty(rows, np.uint8)
     top = 0
     for k in range(len(lids)):

@@ -33,8 +33,9 @@ from fabrictwin.nccl.settings.release_rules import Rules
 from fabrictwin.nccl.settings.settings import Settings, read_settings
 from fabrictwin.nccl.settings.version import DEFAULT
 from fabrictwin.nccl.settings.version import version as parse_version
+from fabrictwin.nccl.topology.failures import Failure
 from fabrictwin.nccl.topology.graph_types import Algorithm, Graph, PathType, Pattern, Protocol
-from fabrictwin.nccl.topology.net_devices import Failure, failure
+from fabrictwin.nccl.topology.net_devices import failure
 from fabrictwin.nccl.topology.topology_paths import Path
 
 

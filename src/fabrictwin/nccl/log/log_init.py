@@ -21,9 +21,10 @@ from fabrictwin.nccl.lowering.transport import Transports
 from fabrictwin.nccl.settings.algorithm_selection import ALGORITHMS, COLLECTIVES, PROTOCOLS
 from fabrictwin.nccl.settings.settings import Settings
 from fabrictwin.nccl.settings.version import version
+from fabrictwin.nccl.topology.failures import Failure
 from fabrictwin.nccl.topology.graph_types import Algorithm, Graph, PathType, Protocol
 from fabrictwin.nccl.topology.ip_interfaces import Interface, chosen, interfaces
-from fabrictwin.nccl.topology.net_devices import IB, SOCKET, Failure, has
+from fabrictwin.nccl.topology.net_devices import IB, SOCKET, has
 from fabrictwin.nccl.tuning.tuner import Tuner
 
 CUDA = "12.4"  # what the version line says NCCL was built with

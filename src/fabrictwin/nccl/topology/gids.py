@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from fabrictwin.cluster.faults import HostCause
 from fabrictwin.nccl.settings.settings import Settings
 from fabrictwin.nccl.settings.version import version_of
+from fabrictwin.nccl.topology.failures import Failure
 
 ROUTED = 3  # RoCE v2 of the IPv4 address
 MOST = 3
@@ -64,18 +65,8 @@ def gid_of(settings: Settings, wrong: HostCause | None = None) -> Gid:
     return Gid(ROUTED if settings.ib_gid_index < 0 else int(settings.ib_gid_index))
 
 
-@dataclass(frozen=True)
-class End:
-    """The end of a connection whose GID does not reach the peer."""
-
-    warning: str
-    result: str
-    why: str
-    connected: bool  # queue pairs come up, and the first message fails
-
-
-def end_of(gid: Gid, settings: Settings, device: str) -> End | None:
-    """None where routers pass it on."""
+def unreachable(host: int, gid: Gid, settings: Settings, device: str) -> Failure | None:
+    """Return what a GID ends in that does not reach the peer; None where routers pass it on."""
     if gid.routed:
         return None
     if gid.first_version:
@@ -84,7 +75,7 @@ def end_of(gid: Gid, settings: Settings, device: str) -> End | None:
             f"GID {gid.index} is of RoCE version 1, whose frames no router passes on: sent again "
             f"{settings.ib_retry_cnt} times, {seconds:.0f} s; GID {ROUTED} is RoCE v2"
         )
-        return End(_completion(gid, settings, device), "ncclRemoteError", why, connected=True)
+        return Failure(host, _completion(gid, settings, device), "ncclRemoteError", why, connected=True)
     if not gid.exists:
         error, words, why = 61, "No data available", f"GID {gid.index}: there is none"
     else:
@@ -95,7 +86,7 @@ def end_of(gid: Gid, settings: Settings, device: str) -> End | None:
             f"Call to ibv_modify_qp failed with {error} {words}, on dev {device}:1, curr state INIT, next state "
             f"RTR, local GID index {gid.index}, local GID {gid.text}, remote GID {gid.text}"
         )
-    return End(warning, "ncclSystemError", f"{why}; {ROUTED} is RoCE v2", connected=False)
+    return Failure(host, warning, "ncclSystemError", f"{why}; {ROUTED} is RoCE v2")
 
 
 def _completion(gid: Gid, settings: Settings, device: str) -> str:

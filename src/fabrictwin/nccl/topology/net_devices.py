@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from fabrictwin import catalog
-from fabrictwin.base.errors import SimulatedError
 from fabrictwin.cluster.faults import HostCause
 from fabrictwin.fabric.fabric import NONE, Fabric, LinkKind, NodeKind
 from fabrictwin.nccl.constants import BUFFER_BYTES
 from fabrictwin.nccl.settings.settings import Settings
-from fabrictwin.nccl.topology.gids import end_of, gid_of
+from fabrictwin.nccl.topology.failures import Failure
+from fabrictwin.nccl.topology.gids import gid_of, unreachable
 from fabrictwin.nccl.topology.graph_types import Protocol
 from fabrictwin.nccl.topology.ip_interfaces import chosen, interfaces
 
@@ -36,20 +36,6 @@ class HostNetwork:
     name: str  # IB or Socket
     adapters: tuple[int, ...]  # of the host, by their number there
     gpudirect: bool
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a communicator does not come up, as NCCL's log has it."""
-
-    host: int
-    warning: str  # the line after NCCL WARN
-    result: str  # what ncclCommInitRank returns
-    why: str  # for people
-    connected: bool = False  # it came up, and its first message between hosts fails
-
-    def error(self, name: str) -> SimulatedError:
-        return SimulatedError(self.result, name, f"{self.warning} ({self.why})")
 
 
 def has(causes: Iterable[HostCause], kind: str) -> HostCause | None:
@@ -148,5 +134,4 @@ def _unreached(
     if fabric.port_kind[port] != LinkKind.ETHERNET or len(fabric.switch_names) <= 1 or spraying:
         return None
     name = fabric.node_name(int(fabric.nic_node[nic])).rpartition("/")[2]
-    end = end_of(gid_of(settings, has(causes, "wrong-gid")), settings, name)
-    return None if end is None else Failure(host, end.warning, end.result, end.why, end.connected)
+    return unreachable(host, gid_of(settings, has(causes, "wrong-gid")), settings, name)

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from fabrictwin import catalog
-from fabrictwin.base.arrays import I32
+from fabrictwin.base.arrays import I32, place_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.host_placement import place as place_hosts
 from fabrictwin.cluster.spec.spec import Spec
+from fabrictwin.fabric.fabric import NONE, Fabric, LinkKind
 from fabrictwin.nccl.settings.spec_section import settings_here
 from fabrictwin.serving.config.section import Serving
 from fabrictwin.serving.network.exchange import between_hosts, exchange, to_fellows
 from fabrictwin.serving.network.nccl_times import NcclTimes, SendTimes
 from fabrictwin.serving.network.placement import Placement, place
-from fabrictwin.serving.step.all_reduce import TensorGroup
+from fabrictwin.serving.step.all_reduce import Switches, TensorGroup
 from fabrictwin.serving.step.analytic import ServedModel
 from fabrictwin.serving.step.deepep import INSIDE, SCALE_BYTES, WIDE_BYTES, DeepEp, Mode, Tokens
 from fabrictwin.serving.step.expert_parallel import DeepEpTraffic, ExpertLayout, GatherScatter, Traffic
@@ -138,6 +139,14 @@ def check_layout(spec: Spec, serving: Serving, model: Model) -> None:
         )
     if model.pattern or model.mamba:
         raise spec.error("workload.serving.model", f"got {model.name}: Mamba layers are not modelled in a server")
+    longest = model.longest or model.positions
+    if longest and (serving.max_model_len or 0) > longest and not serving.allow_long_max_model_len:
+        message = (
+            f"User-specified max_model_len ({serving.max_model_len}) is greater than the derived max_model_len "
+            f"({longest} in model's config.json); VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 (allow_long_max_model_len) "
+            "allows it"
+        )
+        raise spec.error("workload.serving.max_model_len", message)
     if stages > model.layers:
         message = f"got {stages} stages for {model.layers} layers"
         raise spec.error("workload.serving.pipeline_parallel_size", message)
@@ -169,9 +178,25 @@ def _tensor_group(found: Machine, serving: Serving, where: Placement | None) -> 
     group = where.tensor_group() if where is not None else None
     if where is None or group is None or where.hosts(group) == 1:
         flashinfer, early = (serving.release in those for those in (FLASHINFER_RELEASES, EARLY_RELEASES))
-        custom = not serving.disable_custom_all_reduce
-        return TensorGroup(size, size, gpu.nvlink, capability, flashinfer=flashinfer, early=early, custom=custom)
+        switches = Switches(flashinfer, early, not serving.disable_custom_all_reduce)
+        one = TensorGroup(size, size, gpu.nvlink, capability, switches=switches)
+        if size == 1 or not gpu.nvlink or catalog.host(found.host).nodes.nvswitch:
+            return one
+        nodes = found.place(serving).rank_node.ravel()[:size] if group is None else group
+        gbps = pair_gbps(found.twin.fabric, nodes)
+        return replace(one, nvlink=gpu.nvlink if gbps else "", pair_gbps=gbps, network=found.nccl(nodes))
     return TensorGroup(size, min(size - 1, found.per_host), gpu.nvlink, capability, found.nccl(group))
+
+
+def pair_gbps(fabric: Fabric, nodes: I32) -> float:
+    """Return what NVLinks carry between those two of some GPUs that have fewest, GB/s; 0 where two have none."""
+    place = place_of(nodes, fabric.nodes)
+    ports = np.flatnonzero((fabric.port_kind == LinkKind.NVLINK) & (place[fabric.port_node] != NONE))
+    peers = fabric.port_node[fabric.port_peer[ports]]
+    ports, peers = ports[place[peers] != NONE], peers[place[peers] != NONE]
+    carried = np.zeros((len(nodes), len(nodes)))
+    np.add.at(carried, (place[fabric.port_node[ports]], place[peers]), fabric.port_payload_bps[ports] / 8e9)
+    return float(carried[~np.eye(len(nodes), dtype=bool)].min())
 
 
 def _sends(found: Machine, serving: Serving, where: Placement | None) -> tuple[SendTimes, ...]:

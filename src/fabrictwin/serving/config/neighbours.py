@@ -22,7 +22,7 @@ from fabrictwin.serving.config.layout import Machine, machine
 from fabrictwin.serving.config.section import Serving
 from fabrictwin.serving.engine.replica import STEP_FIELDS, Replica
 from fabrictwin.serving.network.link_load import LinkLoad, Neighbourhood, load_of
-from fabrictwin.serving.network.sent import step_bytes
+from fabrictwin.serving.network.port_bytes import step_bytes
 from fabrictwin.serving.step.analytic import ServedModel
 from fabrictwin.workload.step.training_step import lower
 

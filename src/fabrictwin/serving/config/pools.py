@@ -10,6 +10,7 @@ from fabrictwin import catalog
 from fabrictwin.base.arrays import F64
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
 from fabrictwin.cluster.spec.spec import Spec
+from fabrictwin.fabric.fabric import LinkKind
 from fabrictwin.fabric.memory_paths import PathFinder
 from fabrictwin.serving.config.layout import Machine, machine
 from fabrictwin.serving.config.section import Pool, Serving
@@ -18,8 +19,13 @@ from fabrictwin.serving.engine.disaggregated import Disaggregated, Handover, Sid
 from fabrictwin.serving.engine.replica import Replica
 from fabrictwin.serving.network.kv_adapters import adapter_pairs
 from fabrictwin.serving.network.kv_transfer import WAKE_PS, KvLayout, KvNetwork, rank_pairs
-from fabrictwin.serving.network.link_load import ALONE, Neighbourhood
-from fabrictwin.serving.network.sent import routed_bytes
+from fabrictwin.serving.network.link_load import ALONE, FOREVER, Neighbourhood
+from fabrictwin.serving.network.port_bytes import routed_bytes
+
+ORDERED_RELEASES = ("0.12", "0.15", "0.19")
+"""Of whose time are engines that register memory without relaxed ordering: Mooncake's has it since December 2025
+and by default since 31 July 2026 (its pull requests 1076 and 3205), UCX on the one processor that is known to need
+it since 1.21, with which NIXL is built since spring 2026."""
 
 
 def _section(serving: Serving, pool: Pool) -> Serving:
@@ -69,6 +75,8 @@ def disaggregated(spec: Spec, serving: Serving, neighbours: Neighbourhood = ALON
     prefill, decode = (
         _side(found, section, one, start) for section, one, start in zip(sides, ready, (0, second), strict=True)
     )
+    if not relaxed_ordering(serving):
+        found.twin.link_rate_bps.update(ordered_writes(found))
     network = KvNetwork(
         found.twin,
         asked.connector,
@@ -114,6 +122,26 @@ def _side(found: Machine, section: Serving, ready: Server, first: int) -> Side:
     gpus, size = found.gpus, section.world
     nodes = tuple(gpus[first + place * size : first + (place + 1) * size] for place in range(section.replicas))
     return Side(tuple(engines), nodes)
+
+
+def relaxed_ordering(serving: Serving) -> bool:
+    """Return if adapters may write KV out of order."""
+    asked = serving.disaggregated
+    if asked is not None and asked.relaxed_ordering is not None:
+        return asked.relaxed_ordering
+    return serving.release not in ORDERED_RELEASES
+
+
+def ordered_writes(found: Machine) -> dict[int, int]:
+    """Return rates of adapters' ports into hosts where writes keep their order, b/s, of those that it slows."""
+    limit = catalog.chip(catalog.host(found.host).chips["cpu"]).ordered_write
+    fabric = found.twin.fabric
+    inside = np.isin(fabric.port_node, fabric.nic_node) & (fabric.port_kind == LinkKind.PCIE)
+    ports = np.flatnonzero(inside & (fabric.port_payload_bps > (limit.value if limit else FOREVER)))
+    if limit is None or not len(ports):
+        return {}
+    rates = limit.value * (fabric.port_rate_bps[ports] / fabric.port_payload_bps[ports])
+    return dict(zip(ports.tolist(), np.rint(rates).astype(np.int64).tolist(), strict=True))
 
 
 def _wake_ps(found: Machine) -> int:

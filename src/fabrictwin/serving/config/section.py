@@ -139,7 +139,8 @@ class Disaggregation(Section):
 
     `separate_hosts`: engines that decode begin at a host of their own, not at the next GPU. `transfer_us` and
     `proxy_us`: what hosts take for a transfer, and the proxy between prefill and decode. Blocks that nobody asked
-    for are given up after `lease_s`.
+    for are given up after `lease_s`. `relaxed_ordering`: adapters may write to a GPU's memory out of order
+    (MC_IB_PCI_RELAXED_ORDERING, UCX_IB_PCI_RELAXED_ORDERING); not given, as the engines of the release's time do.
     """
 
     connector: Connector = "nixl"
@@ -149,6 +150,7 @@ class Disaggregation(Section):
     transfer_us: Annotated[float, Field(ge=0)] = 0.0
     proxy_us: Annotated[float, Field(ge=0)] = 0.0
     lease_s: Annotated[float, Field(gt=0, le=1e6)] = 30.0
+    relaxed_ordering: bool | None = None
 
 
 class Serving(Section):
@@ -170,6 +172,7 @@ class Serving(Section):
     replicas: Count = 1
     router: RouterPolicy = "round_robin"
     max_model_len: Count | None = None
+    allow_long_max_model_len: bool = False
     max_num_batched_tokens: Count | None = None
     max_num_seqs: Count | None = None
     block_size: Count = 16

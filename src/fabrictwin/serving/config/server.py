@@ -22,8 +22,8 @@ from fabrictwin.serving.scheduler.release import Release, release
 from fabrictwin.serving.scheduler.request import Request
 from fabrictwin.serving.scheduler.scheduler import Scheduler
 from fabrictwin.serving.step.analytic import AnalyticCost, ServedModel
-from fabrictwin.serving.step.beside import CostBeside
-from fabrictwin.serving.step.graphs import capture_sizes
+from fabrictwin.serving.step.contended_steps import CostBeside
+from fabrictwin.serving.step.cuda_graphs import capture_sizes
 from fabrictwin.serving.step.kernels import padded_widths
 from fabrictwin.serving.step.measured import MeasuredCost, MeasuredExperts, OperatorFiles
 from fabrictwin.workload.model.model_sizes import Model

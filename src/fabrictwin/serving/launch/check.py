@@ -109,6 +109,8 @@ def _asked(spec: Spec, launch: Launch, container: Container | None) -> Spec:
     if container is not None and not container.rdma_devices:
         faults.append({"host": "*", "cause": "no-rdma-devices"})
     asked = spec.with_({"faults": faults, **({"nccl": nccl} if nccl else {})})
+    if launch.environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0").lower() in ("1", "true"):
+        kept["allow_long_max_model_len"] = True
     return asked.model_copy(update={"workload": {"serving": {**kept, **launch.settings}}})
 
 

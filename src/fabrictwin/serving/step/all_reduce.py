@@ -7,19 +7,24 @@ time there are the twin's. Sizes are those of `all_reduce_utils.py` and, for Fla
 Left out: FlashInfer between nodes of one NVLink domain, its fusion with the norm, and NCCL's symmetric memory, off
 by default.
 
+GPUs that are joined without a switch (GB200 NVL4) have no multicast: `symm_mem.py` turns itself off, and with it
+the sizes at which the custom kernel would leave off before its own 8 MiB.
+
 Times are one formula a way: a base, a part for every rank or hop, and bytes over a rate. Constants were fitted to
 NVIDIA's measurements in aiconfigurator's database (Apache-2.0): the custom kernel in CUDA graphs, nccl-tests
-without host time. One of two machines with GB200 is as quick as B200, B300 and GB300 (vLLM 0.14, SGLang 0.5.10),
-the other 1.3 to 1.4 times as quick at most sizes (vLLM 0.19 and 0.24, SGLang 0.5.9); the former is taken.
-Symmetric memory is taken to be as fast as NCCL, which no measurement
-supports or denies. FlashInfer's one-shot kernels are taken to be as fast as TensorRT-LLM's, which they come from;
-constants were fitted to measurements of these (1.3.0rc10 and rc20) from 1 KiB to where one shot ends or 4 MiB, 2%
-and 3% off in the median, 15% at most. Beyond, they are no slower than NCCL.
+without host time. Some GB200 of that database are NVL4 (vLLM 0.19 and 0.24, SGLang 0.5.9): NCCL moves 200 GB/s
+between two of them and 500 among four, as six links a pair do and a switch does not. What the kernel waits for is
+shorter without a switch (a read from another GPU takes 1.7 us in a GB200 NVL72, by nvbandwidth); its base and
+second stage there were fitted to SGLang's measurements, and a pair's links bound what it reads.
+Symmetric memory is taken to be as fast as NCCL, which no measurement supports or denies. FlashInfer's one-shot
+kernels are taken to be as fast as TensorRT-LLM's, which they come from; constants were fitted to measurements of
+these (1.3.0rc10 and rc20) from 1 KiB to where one shot ends or 4 MiB, 2% and 3% off in the median, 15% at most.
+Beyond, they are no slower than NCCL.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal, Protocol
 
@@ -112,6 +117,8 @@ CUSTOM = {
     "nvlink4": _Custom(4.25, 4.10, 0.06, 294),
     "nvlink5": _Custom(7.13, 0.0, 0.05, 396, second_rank=2.16, peer_rate=175),
 }
+UNSWITCHED = {"nvlink5": _Custom(5.3, 4.4, 0.05, 396)}
+"""The same among GPUs that are joined without a switch, where that was measured."""
 FLASHINFER = {"nvlink4": _OneShot(2.65, 0.098, 313), "nvlink5": _OneShot(4.66, 0.102, 675)}
 NCCL = {
     "nvlink3": _Nccl(10.02, 0.95, 154),
@@ -129,6 +136,21 @@ class Collectives(Protocol):
 
 
 @dataclass(frozen=True)
+class Switches:
+    """Which all-reduces a release and its settings have.
+
+    Attributes:
+        flashinfer: FlashInfer's is taken where it can be.
+        early: There are no sizes for capability 10.3: the custom kernel's own, and no symmetric memory.
+        custom: The custom kernel is taken where it can be (without `disable_custom_all_reduce`).
+    """
+
+    flashinfer: bool = False
+    early: bool = False
+    custom: bool = True
+
+
+@dataclass(frozen=True)
 class TensorGroup:
     """A tensor-parallel group: its GPUs, how many of them share a node, and what links them.
 
@@ -138,9 +160,8 @@ class TensorGroup:
         nvlink: Name of the NVLink generation in the catalog, empty for PCIe alone.
         capability: CUDA compute capability × 10, such as 90.
         network: NCCL on the cluster's routes, for a group that lies on several nodes.
-        flashinfer: The release takes FlashInfer's all-reduce where it can.
-        early: The release has no sizes for capability 10.3: the custom kernel's own, and no symmetric memory.
-        custom: The custom kernel is taken where it can be (without `disable_custom_all_reduce`).
+        switches: What the release and its settings have.
+        pair_gbps: What links between two GPUs that no switch joins carry, GB/s; 0 where switches do.
     """
 
     size: int
@@ -148,9 +169,8 @@ class TensorGroup:
     nvlink: str
     capability: int
     network: Collectives | None = None
-    flashinfer: bool = False
-    early: bool = False
-    custom: bool = True
+    switches: Switches = Switches()
+    pair_gbps: float = 0.0
 
     @property
     def _links(self) -> str:
@@ -163,15 +183,18 @@ class TensorGroup:
         if self.size != self.per_node or (not self.nvlink and self.size != 2):
             return "nccl"
         taken = FLASHINFER_MOST.get(self.capability, {}).get(self.size, -1)
-        if self.flashinfer and self._links in FLASHINFER and moved_bytes <= taken:
+        if self.switches.flashinfer and self._links in FLASHINFER and moved_bytes <= taken:
             return "flashinfer"
-        limits = None if self.early and self.capability == LATE_CAPABILITY else LIMITS.get(self.capability)
+        limits = (
+            None if self.switches.early and self.capability == LATE_CAPABILITY else LIMITS.get(self.capability)
+        )
         most = CUSTOM_MOST
-        if limits and self.nvlink:
+        multicast = limits is not None and bool(self.nvlink) and not self.pair_gbps
+        if limits and multicast:
             most = min(most, limits.custom.get(self.size, 0))
-        if self.custom and self.size in CUSTOM_SIZES and moved_bytes % 16 == 0 and moved_bytes < most:
+        if self.switches.custom and self.size in CUSTOM_SIZES and moved_bytes % 16 == 0 and moved_bytes < most:
             return "custom"
-        if limits and self.nvlink and moved_bytes < limits.symmetric.get(self.size, 0):
+        if limits and multicast and moved_bytes < limits.symmetric.get(self.size, 0):
             return "symmetric memory"
         return "nccl"
 
@@ -182,12 +205,20 @@ class TensorGroup:
             return 0.0
         size = self.size
         if way == "custom" and self._links in CUSTOM:
-            return CUSTOM[self._links].time_us(size, moved_bytes)
+            return self._custom.time_us(size, moved_bytes)
         if self.network is not None:
-            return self.network.time_us("all_reduce", moved_bytes)
-        ring = NCCL[self._links]
-        time = ring.base + 2 * (size - 1) * ring.hop + 2 * (size - 1) / size * moved_bytes / ring.rate / 1e3
+            time = self.network.time_us("all_reduce", moved_bytes)
+        else:
+            ring = NCCL[self._links]
+            time = ring.base + 2 * (size - 1) * ring.hop + 2 * (size - 1) / size * moved_bytes / ring.rate / 1e3
         return min(time, FLASHINFER[self._links].time_us(size, moved_bytes)) if way == "flashinfer" else time
+
+    @property
+    def _custom(self) -> _Custom:
+        if not self.pair_gbps:
+            return CUSTOM[self._links]
+        joined = UNSWITCHED.get(self._links, CUSTOM[self._links])
+        return replace(joined, peer_rate=min(joined.peer_rate, self.pair_gbps))
 
     def gather_us(self, gathered_bytes: int) -> float:
         """Return how long an all-gather takes: NCCL's, half of its all-reduce's way in a node."""

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.serving.step.all_reduce import TensorGroup
+from fabrictwin.serving.step.cuda_graphs import padded_to
 from fabrictwin.serving.step.expert_parallel import ExpertLayout
-from fabrictwin.serving.step.graphs import padded_to
-from fabrictwin.serving.step.grid import table
+from fabrictwin.serving.step.interpolation import table
 from fabrictwin.serving.step.kernels import Kernels
 from fabrictwin.serving.step.parts import Parts
 from fabrictwin.serving.step.shape import StepShape
@@ -94,14 +96,11 @@ class AnalyticCost:
         points = _points(max_tokens)
         sparse = model.sparse_layers
         kinds = {kind: layers for kind, layers in ((False, model.layers - sparse), (True, sparse)) if layers}
-        tables = {
-            kind: table(points, [self._layer_us(count, sparse=kind) for count in points], max_tokens)
-            for kind in kinds
-        }
-        self._layer = [
-            sum(tables[kind][count] * layers for kind, layers in kinds.items()) / model.layers
-            for count in range(max_tokens + 1)
+        of_all = [
+            layers * np.array(table(points, [self._layer_us(count, sparse=kind) for count in points], max_tokens))
+            for kind, layers in kinds.items()
         ]
+        self._layer: list[float] = (np.sum(of_all, axis=0) / model.layers).tolist()
         launch = COMPILED_LAUNCH_US if graph_sizes else EAGER_LAUNCH_US
         self._launch_us = launch * (len(model.attention_linears()) + (11 if sparse else 8))
         self._spread = served.experts
@@ -122,6 +121,7 @@ class AnalyticCost:
         self._kv_heads = 1 if model.latent else max(1, model.kv_heads // self._tp)
         self._width = model.key_size + model.value_size
         self._windows = model.windows
+        self._unwindowed = self._windows == (0,)
         self._decoded: dict[_Step, int] = {}
         self._decoded_attention = [0.0, 0.0]
         self._decoded_launches = [0.0, 0.0]
@@ -216,6 +216,9 @@ class AnalyticCost:
 
     def _attention_us(self, shape: StepShape) -> float:
         """One layer's attention on one rank, the mean over layers with and without a window."""
+        if self._unwindowed and shape.decodes and not shape.chunks:
+            kv_bytes = shape.decode_context * self._kv
+            return self._kernels.decode_attention(kv_bytes, shape.decodes, self._heads, self._kv_heads)
         time = 0.0
         for window in self._windows:
             if shape.chunks:

@@ -26,8 +26,8 @@ import numpy as np
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_US
-from fabrictwin.serving.step.graphs import padded_to
-from fabrictwin.serving.step.grid import Grid, grid_of, staircase, table
+from fabrictwin.serving.step.cuda_graphs import padded_to
+from fabrictwin.serving.step.interpolation import Grid, grid_of, staircase, table
 from fabrictwin.serving.step.parts import Parts
 from fabrictwin.serving.step.shape import StepShape
 from fabrictwin.serving.traces.rows import Row, csv_rows

@@ -17,8 +17,8 @@ from fabrictwin.report.page import (
 )
 from fabrictwin.study.compare.compare_text import steps_ends
 from fabrictwin.study.compare.comparison import Comparison, OnFabric
+from fabrictwin.study.compare.curves import Curve, refusals
 from fabrictwin.study.compare.measured_rows import measured_rows
-from fabrictwin.study.compare.vary import Curve, refusals
 from fabrictwin.study.compare.verdict import verdict
 from fabrictwin.study.study_page import study_page
 

@@ -30,7 +30,7 @@ from fabrictwin.study.compare.packet_measurements import Factors, measure, small
 from fabrictwin.study.compare.without_rdma import over_sockets
 from fabrictwin.study.cost.bill_of_materials import bill_of_materials
 from fabrictwin.study.cost.cluster_cost import Cost, cost, without_hosts
-from fabrictwin.study.cost.network_needed import needed
+from fabrictwin.study.cost.network_sizing import needed
 from fabrictwin.study.cost.price_ranges import FACTORS, network_range
 from fabrictwin.study.cost.turning_inputs import Answer, answers
 from fabrictwin.study.jitter.interference import measured as measured_sources

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from fabrictwin.study.difference.side import LinkUse, Side
+from fabrictwin.study.difference.compared_run import LinkUse, Side
 
 Value = TypeVar("Value")
 

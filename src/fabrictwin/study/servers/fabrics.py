@@ -25,7 +25,7 @@ from fabrictwin.serving.report.server import headline
 from fabrictwin.serving.report.token_time import token_time
 from fabrictwin.study.compare.fabrics import preset, with_fabric
 from fabrictwin.study.compare.without_rdma import WITHOUT_RDMA
-from fabrictwin.study.cost.network_needed import needed
+from fabrictwin.study.cost.network_sizing import needed
 from fabrictwin.study.servers.token_cost import Prices, TokenCost
 from fabrictwin.study.study_page import study_page
 

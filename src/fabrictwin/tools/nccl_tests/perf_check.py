@@ -19,7 +19,7 @@ from fabrictwin.nccl.communicator.communicator import Communicator, initialise
 from fabrictwin.nccl.lowering.lower import Lowering
 from fabrictwin.nccl.lowering.tasks import Task
 from fabrictwin.program.data_execution import execute
-from fabrictwin.program.numbers import from_bfloat16, to_bfloat16
+from fabrictwin.program.reductions import from_bfloat16, to_bfloat16
 from fabrictwin.tools.nccl_tests.perf import Plan, Run
 
 MOST_RANKS = 32

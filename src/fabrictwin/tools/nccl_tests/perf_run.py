@@ -10,8 +10,8 @@ from fabrictwin.nccl.log.log import Log, Processes
 from fabrictwin.nccl.log.log_connect import Connections, operation
 from fabrictwin.nccl.log.log_init import Scene, initialisation, warnings
 from fabrictwin.nccl.lowering.transport import Transports
+from fabrictwin.nccl.topology.failures import Failure
 from fabrictwin.nccl.topology.host_views import dump_topology
-from fabrictwin.nccl.topology.net_devices import Failure
 from fabrictwin.nccl.tuning.tuner import Call, settings_of
 from fabrictwin.tools.nccl_tests import perf_text
 from fabrictwin.tools.nccl_tests.perf import Plan, Row, Run

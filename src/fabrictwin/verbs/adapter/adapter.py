@@ -7,6 +7,7 @@ gives the port, mapped into IPv6, as v1 and v2. A MAC is the GUID without its mi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +27,18 @@ PKEYS = 128  # entries of the table
 GIDS_INFINIBAND, GIDS_ETHERNET = 8, 256
 
 
+class PartitionTable(list[int]):
+    """P_Keys of a port by index. Says so where one changes."""
+
+    def __init__(self, keys: list[int], on_change: Callable[[], None]) -> None:
+        super().__init__(keys)
+        self._on_change = on_change
+
+    def __setitem__(self, index: Any, key: Any) -> None:
+        super().__setitem__(index, key)
+        self._on_change()
+
+
 class Adapter:
     """One adapter of the fabric, one port."""
 
@@ -41,10 +54,10 @@ class Adapter:
         self.port = int(fabric.nic_port[index])
         self.plane = int(fabric.node_plane[self.node])
         self.guid = int(fabric.node_guid[self.node])
-        self.memory = Memory()
+        self.memory = Memory(world.note_change)
         self.queue_pairs: dict[int, Any] = {}  # of QueuePair, which stands above this file
         self.shared_receives: dict[int, SharedReceiveQueue] = {}
-        self.pkeys = [DEFAULT_PKEY] + [0] * (PKEYS - 1)
+        self.pkeys = PartitionTable([DEFAULT_PKEY] + [0] * (PKEYS - 1), world.note_change)
         self.pkey_violations = 0
         self.qkey_violations = 0
         self.roce_mode = ROCE_V2  # what the connection manager takes when nobody says (cma_roce_mode)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from fabrictwin.verbs.abi.memory_codes import ibv_access_flags, ibv_mw_type
 from fabrictwin.verbs.adapter.staging import Staging
@@ -34,6 +34,7 @@ Segment = tuple[int, int]  # a real address and a length
 Segments = Sequence[Segment]
 
 _WORD = 1 << 64
+_BYTES = memoryview((ctypes.c_char * sys.maxsize).from_address(0)).cast("B")  # all of this process, by address
 
 
 class Domain:
@@ -87,9 +88,10 @@ def _allows(found: Region | Window, domain: Domain | None, address: int, length:
 
 
 class Memory:
-    """The translation and protection table of one adapter."""
+    """The translation and protection table of one adapter. Says so where a key opens less than before."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+        self._on_change = on_change
         self._index = 0x10
         self.epoch = 0  # counts what makes a place that was checked before worth another check
         self.local: dict[int, Region] = {}
@@ -117,8 +119,12 @@ class Memory:
         self.local[region.key] = self.remote[region.key] = region
         return region
 
-    def deregister(self, region: Region) -> None:
+    def _changed(self) -> None:
         self.epoch += 1
+        self._on_change()
+
+    def deregister(self, region: Region) -> None:
+        self._changed()
         self.local.pop(region.key, None)
         self.remote.pop(region.key, None)
 
@@ -131,7 +137,7 @@ class Memory:
         access: int | None = None,
     ) -> None:
         """Register a region anew under its keys: another domain, (address, length), or access."""
-        self.epoch += 1
+        self._changed()
         if domain is not None:
             region.domain = domain
         if access is not None:
@@ -156,6 +162,7 @@ class Memory:
 
     def unbind(self, window: Window) -> None:
         if window.region is not None:
+            self._on_change()
             window.region.windows -= 1
             window.region = None
             self.remote.pop(window.key, None)
@@ -218,7 +225,14 @@ class Memory:
             if not length:
                 continue
             region = local.get(key)
-            if region is None or not _allows(region, domain, address, length, access):
+            # `_allows`, without a call
+            if (
+                region is None
+                or address < region.start
+                or address + length > region.end
+                or region.domain is not domain
+                or access & ~region.access
+            ):
                 return None
             places.append((address + region.shift, length))
         return places
@@ -246,12 +260,17 @@ class ProcessMemory:
     need to replace.
     """
 
-    copy = staticmethod(ctypes.memmove)  # (to, from, length)
-    write = staticmethod(ctypes.memmove)  # (to, bytes, length)
+    def copy(self, to: int, source: int, length: int) -> None:
+        """Copy so many bytes from an address to another; they may overlap."""
+        _BYTES[to : to + length] = _BYTES[source : source + length]
+
+    def write(self, to: int, data: bytes, length: int) -> None:
+        """Put the first so many of these bytes at an address."""
+        _BYTES[to : to + length] = data[:length]
 
     def read(self, address: int, length: int) -> bytes:
         """So many bytes from an address."""
-        return ctypes.string_at(address, length)
+        return bytes(_BYTES[address : address + length])
 
     def scatter(self, data: bytes, into: Segments) -> None:
         """Copy bytes into segments, one after the other."""
@@ -267,18 +286,18 @@ class ProcessMemory:
             if at == length:
                 return
 
+    def join(self, source: Segments, at: int) -> None:
+        """Copy segments one after the other to an address."""
+        for address, length in source:
+            self.copy(at, address, length)
+            at += length
+
     def move(self, source: Segments, target: Segments) -> None:
         """Copy segments into segments; the target has room for all."""
-        copy = self.copy
         if len(target) == 1:
-            at = target[0][0]
-            if len(source) == 1:
-                copy(at, *source[0])
-                return
-            for address, length in source:
-                copy(at, address, length)
-                at += length
+            self.join(source, target[0][0])
             return
+        copy = self.copy
         rest = list(target)
         for address, length in source:
             while length:

@@ -20,7 +20,7 @@ from fabrictwin.verbs.adapter import qp_transitions as t
 from fabrictwin.verbs.adapter.adapter import Adapter
 from fabrictwin.verbs.adapter.completions import WC, WR_FLUSH_ERR, CompletionQueue
 from fabrictwin.verbs.adapter.gid import IB_GID, ROCE_V1, ROCE_V2
-from fabrictwin.verbs.adapter.memory_regions import Domain
+from fabrictwin.verbs.adapter.memory_regions import Domain, Region, Window
 from fabrictwin.verbs.adapter.message_layer import MessageLayer
 from fabrictwin.verbs.adapter.qp_checks import (
     MTU_BYTES,
@@ -60,7 +60,7 @@ _FLOW_ATTRIBUTES = int(
 class PeerFlow:
     """A flow of a queue pair toward another; what is under way on it keeps its order."""
 
-    __slots__ = ("busy", "copied_ps", "flow", "pool", "target")
+    __slots__ = ("busy", "copied_ps", "flow", "in_step", "keys", "pool", "receiver", "standing", "target")
 
     def __init__(self, flow: int, target: Adapter) -> None:
         self.flow = flow
@@ -68,12 +68,23 @@ class PeerFlow:
         self.pool = 0  # that its messages take receives from
         self.busy = 0  # messages under way
         self.copied_ps = 0  # until when what has come is copied to where it belongs
+        # what was found at the receiver when the world was at `standing`: see `remote_access.certain_place`
+        self.standing = -1
+        self.receiver: QueuePair | None = None
+        self.in_step = False  # its next number is that of the next request
+        self.keys: dict[int, Region | Window] = {}  # that let it write
 
 
 class Simulation(MessageLayer, Protocol):
     """The part of the world that queue pairs and their two sides stand on."""
 
     records: dict[int, Work | Response]  # messages that an event is due for
+    plain: dict[int, Work]  # writes that can only be taken, as everything stands
+    standing: int  # counts changes of what requests are checked against
+
+    def watch_all(self) -> None:
+        """Let no request under way be a plain one any more."""
+        ...
 
     def resolve(self, adapter: Adapter, vector: AddressVector) -> Adapter | None:
         """Return the adapter that packets with an address vector reach; None: nobody has that address."""
@@ -175,6 +186,7 @@ class QueuePair:
             return errno.EINVAL
         if not t.allowed(self.kind, self.state, target, given) or not valid(attributes, given, self.adapter):
             return errno.EINVAL
+        self.world.note_change()
         mine = self.attributes
         for bit, names in t.FIELDS.items():
             if given & bit:
@@ -202,6 +214,11 @@ class QueuePair:
             self.note_drained()
         return 0
 
+    def hold(self, work: Work) -> None:
+        """Let a request wait behind what is under way."""
+        self.world.watch_all()  # the end of any may let it begin
+        self.pending.append(work)
+
     def note_drained(self) -> None:
         """Say so when a send queue that is to drain has nothing under way any more."""
         draining = bool(self.outstanding)
@@ -213,6 +230,7 @@ class QueuePair:
             self.attributes.sq_draining = 1
 
     def _reset(self) -> None:
+        self.world.note_change()
         self._close_flows()
         self.world.deafen(self)
         for work in (*self.outstanding, *self.pending):
@@ -232,6 +250,7 @@ class QueuePair:
 
     def enter_error(self) -> None:
         """The error state: everything that is posted completes as flushed."""
+        self.world.note_change()
         self.state = t.ERR
         self.world.deafen(self)
         self.flush_sends()
@@ -274,10 +293,9 @@ class QueuePair:
         queue = self.sends
         if queue is None:
             return
-        completion = WC(work.wr_id, status, COMPLETION[work.opcode], 0, 0, self.number)
-        # the length that was placed here
-        if not status and work.opcode in ANSWERED:
-            completion.byte_len = work.length
+        opcode = work.opcode
+        placed = work.length if opcode in ANSWERED and not status else 0  # here
+        completion = WC.of(work.wr_id, status, COMPLETION[opcode], placed, self.number)
         completion.queue = self
         completion.slots = self.unreported
         self.unreported = 0

@@ -9,7 +9,7 @@ from fabrictwin.verbs.abi.completion_codes import ibv_wc_opcode as wc
 from fabrictwin.verbs.abi.queue_codes import ibv_send_flags as flag
 from fabrictwin.verbs.abi.queue_codes import ibv_wr_opcode as wr
 from fabrictwin.verbs.adapter.memory_regions import Segments
-from fabrictwin.verbs.adapter.transport.request_states import TRANSITIONS, Input, RequestState, after
+from fabrictwin.verbs.adapter.transport.request_states import STATE_AFTER, Input, RequestState, after
 
 WRITE, WRITE_IMM = int(wr.IBV_WR_RDMA_WRITE), int(wr.IBV_WR_RDMA_WRITE_WITH_IMM)
 SEND, SEND_IMM, SEND_INV = int(wr.IBV_WR_SEND), int(wr.IBV_WR_SEND_WITH_IMM), int(wr.IBV_WR_SEND_WITH_INV)
@@ -80,6 +80,7 @@ class Work:
     info: Any = None  # of a bind: (window, region, key, address, length, access)
     data: bytes | None = None  # inline data, or what an unreliable message carries
     places: Segments = ()
+    place = 0  # of a plain write: the real address at its receiver
     epoch = 0
     message = 0
     peer_flow: Any = None
@@ -111,7 +112,7 @@ class Work:
 
     def enter(self, happened: Input) -> RequestState:
         """Go to the state that follows on something. Raises InvariantError where that cannot happen."""
-        state = TRANSITIONS.get((self.state, happened))
+        state = STATE_AFTER[self.state][happened]
         if state is None:
             return after(self.state, happened)  # raises
         self.state = state

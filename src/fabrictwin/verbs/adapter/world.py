@@ -43,7 +43,9 @@ class World:
         self.process_memory = process_memory or ProcessMemory()  # where the bytes behind addresses are
         self.fabric: Fabric = twin.fabric
         self.engine = engine
-        self.records: dict[int, Work | Response] = {}  # messages that an event is due for
+        self.records: dict[int, Work | Response] = {}  # messages that an event is due for, but for plain writes
+        self.plain: dict[int, Work] = {}  # writes that can only be taken, as everything stands
+        self.standing = 0  # counts changes of what requests are checked against
         self.told: dict[
             int, Callable[[int], None]
         ] = {}  # of messages that are not the verbs': called with events' kinds
@@ -105,6 +107,17 @@ class World:
         """Begin the requests of a queue pair that may begin."""
         requester.progress(qp)
 
+    def note_change(self) -> None:
+        """Something changed that requests are checked against: they are checked anew where they arrive."""
+        self.standing += 1
+        self.watch_all()
+
+    def watch_all(self) -> None:
+        """Let no request under way be a plain one any more."""
+        if self.plain:
+            self.records.update(self.plain)
+            self.plain.clear()
+
     def forget(self, qp: QueuePair) -> None:
         """Drop what a queue pair had on the wire: its requests, and its answers to others'."""
         for message, record in list(self.records.items()):
@@ -158,21 +171,35 @@ class World:
         packets = self.engine.packets
         return min(due, self.engine.now_ps if packets is None else packets.next_event_ps())
 
-    def step(self, until_ps: int = FOREVER) -> bool:
-        """Go to the next instant at which something happens, at most to `until_ps`. False: nothing did."""
-        timers = self.timers
+    def step(self, until_ps: int = FOREVER, *, patient: bool = False) -> bool:
+        """Go to the next instant at which something happens, at most to `until_ps`. False: nothing did.
+
+        A `patient` caller looks at nothing but completions. Where only plain writes are under way it is taken past
+        their arrivals, and the ends of those that make no completion, to what comes after them.
+        """
+        timers, records, plain = self.timers, self.records, self.plain
         limit = min(timers[0][0], until_ps) if timers else until_ps
-        events = self.engine.advance(limit).events
-        self.instant_ps = events[0][0] if events else self.engine.now_ps
+        patient = patient and not (records or self.told)
+        events = self.engine.advance(limit, patient=patient).events
         if not events:
+            self.instant_ps = self.engine.now_ps
             if not timers or timers[0][0] > until_ps:
                 return False
             due = timers[0][0]
             while timers and timers[0][0] <= due:
                 heapq.heappop(timers)[2]()
             return True
-        records = self.records
-        for _, message, kind in events:
+        for self.instant_ps, message, kind in events:
+            work = plain.get(message)
+            if work is not None:
+                if kind == _ARRIVED:
+                    responder.take_plain(self, work)
+                    continue
+                del plain[message]
+                if kind == _ENDED:
+                    requester.finish(work.qp, work)
+                    continue
+                records[message] = work
             record = records.get(message)
             if record is None:
                 told = self.told.get(message)

@@ -157,9 +157,9 @@ class _Queue(PyverbsCM):
 
         Raises PyverbsRDMAError, with the reason, where that can never be.
         """
-        entries, step = self.cq.entries, self._world.step
+        entries = (self.queue or self.cq).entries
         while len(entries) < count:
-            if not step() and len(entries) < count:
+            if not self._world.step(patient=True) and len(entries) < count:
                 raise failure(
                     f"Failed to wait for {count} completions, {len(entries)} are here: {self._world.why_idle()}",
                     errno.EAGAIN,
@@ -191,7 +191,7 @@ class CQ(_Queue):
 
     def poll(self, num_entries: int = 1) -> tuple[int, list[WC]]:
         """Up to `num_entries` completions: (how many, the completions)."""
-        queue = self.cq
+        queue = self.queue or self.cq  # which says that it is closed
         if not queue.entries:
             if queue.overrun:
                 self._refuse_overrun()

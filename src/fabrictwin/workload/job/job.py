@@ -20,6 +20,7 @@ from fabrictwin.workload.job.rank_layout import Layout, split_layers
 from fabrictwin.workload.job.training_checks import Wrong, check_layout, check_switches
 from fabrictwin.workload.job.workload_section import Training, Workload
 from fabrictwin.workload.layers.feedforward import peak_load
+from fabrictwin.workload.layers.kernel_traffic import traffic_of
 from fabrictwin.workload.layers.transformer import (
     Adapters,
     ExpertRouting,
@@ -103,7 +104,7 @@ class Job:
             Hiding(t.overlap.tensor, t.overlap.collective_sms, t.overlap.tensor_sms, t.overlap.experts),
             Kernels(
                 t.attention,
-                t.kernels == "eager",
+                traffic_of(t.weights, eager=t.kernels == "eager", fused_norms=t.fused_norms),
                 t.recompute_modules,
                 t.scan_share,
                 t.host.captured,
@@ -124,11 +125,16 @@ class Job:
 
     @property
     def gradient_bytes(self) -> int:
-        return 4 if self.training.gradient_precision == "fp32" else 2
+        training = self.training
+        if training.weights != "master":
+            return 4 if training.weights == "autocast" else 2
+        return 4 if training.gradient_precision == "fp32" else 2
 
     @property
     def parameter_bytes(self) -> int:
         """Bytes of a parameter as it is gathered: one where products take fp8."""
+        if self.training.weights == "autocast":
+            return 4
         return 1 if self.training.precision == "fp8" else 2
 
     @cached_property

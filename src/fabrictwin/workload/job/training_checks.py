@@ -217,6 +217,7 @@ def check_switches(training: Training, model: Model, dp: int, wrong: Wrong) -> i
             raise wrong(key, "expected only with flash attention: materialised follows the roofline")
     if training.scaling != "delayed" and training.precision != "fp8":
         raise wrong("scaling", f"got {training.scaling} with {training.precision}, expected it with fp8")
+    _check_weights(training, wrong)
     if training.offload.optimizer and training.offload.memory_rate is None:
         raise wrong(
             "offload.memory_rate", "got nothing, expected what the host's memory streams, such as '400 GB/s'"
@@ -224,6 +225,25 @@ def check_switches(training: Training, model: Model, dp: int, wrong: Wrong) -> i
     if training.offload.memory_rate is not None and not training.offload.optimizer:
         raise wrong("offload.memory_rate", "got a rate, expected it only with optimizer: true")
     return width
+
+
+def _check_weights(training: Training, wrong: Wrong) -> None:
+    """Refuse precisions that contradict how weights are kept."""
+    if training.fused_norms and training.kernels != "eager":
+        raise wrong("fused_norms", f"got true with kernels {training.kernels}, expected it with eager")
+    if training.weights == "master":
+        return
+    if training.weights == "autocast":
+        if training.precision not in ("bf16", "fp16"):
+            raise wrong("weights", f"got autocast with {training.precision}, expected it with bf16 or fp16")
+        contrary, wide = "same", "4 bytes, as weights are"
+    else:
+        contrary, wide = "fp32", "2 bytes, as weights are"
+    if "gradient_precision" in training.model_fields_set and training.gradient_precision == contrary:
+        message = f"got {contrary} with weights {training.weights}, whose gradients have {wide}"
+        raise wrong("gradient_precision", message)
+    if training.lora is not None:
+        raise wrong("weights", f"got {training.weights} with adapters, expected master")
 
 
 def _check_overlap(training: Training, wrong: Wrong) -> None:

@@ -9,13 +9,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.units import Duration, Flops, Rate, Size
 from fabrictwin.catalog.step_shares import step_shares
+from fabrictwin.workload.layers.kernel_traffic import Weights
 from fabrictwin.workload.layers.number_formats import Attention, Scaling
 from fabrictwin.workload.model.huggingface_cache import config_of
 from fabrictwin.workload.model.huggingface_families import load_model, read_model
 from fabrictwin.workload.model.model_sizes import Model
+
+LAUNCH_PS = 5_000_000  # of a kernel by a framework whose layers are fused kernels
 
 Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 
@@ -100,7 +104,7 @@ class Routing(Section):
 class HostSide(Section):
     """The host's share of a step: launching kernels one by one, and work between steps."""
 
-    launch: Duration = 5_000_000
+    launch: Duration | None = None  # of a kernel; see Training.launch_ps
     graphs: bool = False  # passes are captured in CUDA graphs
     captured: tuple[
         Literal["attention", "router", "mamba"], ...
@@ -150,6 +154,8 @@ class Training(Section):
     precision: Literal["bf16", "fp16", "fp8", "fp4"] = "bf16"
     scaling: Scaling = "delayed"  # of fp8
     gradient_precision: Literal["fp32", "same"] = "fp32"
+    # master: 2 bytes beside a copy of 4; autocast: 4, cast at every product; same: 2, as the optimizer has
+    weights: Weights = "master"
     recompute: Literal["none", "selective", "operations", "full"] = "none"
     # full recomputation ends where backward has all that it needs: PyTorch's checkpoint that is not reentrant
     recompute_ends_early: bool = False
@@ -172,6 +178,7 @@ class Training(Section):
     kernels: Literal["fused", "eager"] = (
         "fused"  # norms, activations and rotary positions: one kernel, or PyTorch's
     )
+    fused_norms: bool = False  # with eager kernels, norms are one all the same: torch.nn.RMSNorm from PyTorch 2.9
     # modules that predict a token further each, behind the last layer (DeepSeek-V3)
     prediction_layers: Annotated[int, Field(strict=True, ge=0, le=16)] = 0
     # compiled: over logits of 4 bytes; fused: one that reads and overwrites those of 2; eager: PyTorch's own
@@ -224,6 +231,15 @@ class Training(Section):
             got = "neither" if self.micro_batches is None else "both"
             raise ValueError(f"got {got} of micro_batches and global_batch, expected one")
         return self
+
+    @property
+    def launch_ps(self) -> int:
+        """Time in ps in which the host issues a kernel; with kernels: eager that of PyTorch's operators."""
+        if self.host.graphs:
+            return 0
+        if self.host.launch is not None:
+            return self.host.launch
+        return int(catalog.framework("pytorch").operator.value) if self.kernels == "eager" else LAUNCH_PS
 
     def read_model(self, folder: Path) -> Model:
         """The model that `model` names (relative to `folder`) or spells out. Raises ConfigError."""

@@ -103,14 +103,14 @@ class AttentionBlock(Sublayer):
             script.compute(backward, "backward")
             script.communicate(self._exchange("sum"))
 
-    def rotary(self) -> Cost:
+    def rotary(self, *, backward: bool = False) -> Cost:
         model, shape = self.model, self.shape
         if model.positions or not model.rotary:
             return NOTHING
         rotated = model.latent.rope_size if model.latent else model.head_size
         elements = shape.tokens * (model.heads + model.kv_heads) * rotated // shape.sharing.tp
         # a norm over heads reads and writes them once more
-        return self.roof.stream(self.traffic.rotary * elements) * (2 if model.qk_norm else 1)
+        return self.moved(self.traffic.rotary[backward], elements) * (2 if model.qk_norm else 1)
 
     def _low_rank(self, *, part: Part) -> tuple[Script, int]:
         """The products before the column-parallel ones, and the width of what these read."""
@@ -165,7 +165,7 @@ class AttentionBlock(Sublayer):
         if recompute_core:
             self.core_forward(script, "recompute")
         self.core_backward(script)
-        script.compute(self.rotary(), "backward")
+        script.compute(self.rotary(backward=True), "backward")
         columns = self._columns
         for linear in columns:
             script.compute(self.roof.cast(self.shape.tokens * linear.out // self.shape.sharing.tp), "backward")

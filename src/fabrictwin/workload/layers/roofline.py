@@ -115,6 +115,7 @@ class Roofline:
         attention: AttentionKernel | None = None,
         share: float = 1.0,
         eager_share: float = 1.0,
+        gradient_bytes: int = FLOAT_BYTES,
     ) -> None:
         self.gpu = catalog.gpu(gpu)
         self.precision = precision
@@ -122,6 +123,7 @@ class Roofline:
         self.format = format_of(precision, scaling)
         self.element_bytes = 2
         self.operand_bytes = self.format.operand_bytes
+        self.gradient_bytes = gradient_bytes  # of sums that weights' gradients are added into
         sums = self.gpu.fp8_full_sums if precision == "fp8" else None
         engine = self.gpu.fp4_in_engine if precision == "fp4" else None
         if precision == "fp8":
@@ -158,7 +160,7 @@ class Roofline:
     def _product(
         self, m: int, n: int, k: int, batch: int, precision: str, operand: float, accumulate: bool
     ) -> Cost:
-        out = 2 * FLOAT_BYTES if accumulate else self.element_bytes
+        out = 2 * self.gradient_bytes if accumulate else self.element_bytes
         flops = 2.0 * m * n * k * batch
         moved = batch * (operand * (m * k + k * n) + out * m * n)
         # matrices lie by rows of features: n and k of an activation's product, m and n of a weight gradient's
@@ -180,8 +182,8 @@ class Roofline:
     ) -> Cost:
         """Product of a linear layer, in the job's precision, of `copies` experts one by one.
 
-        `accumulate` adds into 4-byte sums. Backward ones in fp8 keep sums in full precision, forward ones may
-        not (the default of Transformer Engine and torchao); the tables are of the fast kind.
+        `accumulate` adds into sums of `gradient_bytes`. Backward ones in fp8 keep sums in full precision, forward
+        ones may not (the default of Transformer Engine and torchao); the tables are of the fast kind.
         """
         cost = self._product(m, n, k, 1, self.precision, self.operand_bytes, accumulate).scaled(self._called)
         return (cost.scaled(self._backward) if backward else cost) * copies

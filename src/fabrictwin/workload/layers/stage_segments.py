@@ -13,7 +13,7 @@ from fabrictwin.workload.layers.attention import AttentionBlock
 from fabrictwin.workload.layers.feedforward import MlpBlock
 from fabrictwin.workload.layers.number_formats import Precision
 from fabrictwin.workload.layers.pass_script import Script
-from fabrictwin.workload.layers.roofline import AttentionKernel, Cost, Roofline
+from fabrictwin.workload.layers.roofline import FLOAT_BYTES, AttentionKernel, Cost, Roofline
 from fabrictwin.workload.layers.state_space import MambaBlock
 from fabrictwin.workload.layers.transformer import Ends
 
@@ -52,6 +52,7 @@ class Segments:
             ),
             share=job.compute_share,
             eager_share=training.eager_share,
+            gradient_bytes=2 if training.weights == "same" else FLOAT_BYTES,
         ).with_products(training.product_share)
         self._attention = AttentionBlock(self.roof, job.shape)
         self._mlp = MlpBlock(self.roof, job.shape)

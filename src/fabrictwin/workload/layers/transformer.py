@@ -28,9 +28,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from fabrictwin.workload.layers.kernel_traffic import CAST_BYTES, FUSED, Moved, Traffic
 from fabrictwin.workload.layers.number_formats import Attention
 from fabrictwin.workload.layers.pass_script import Collective, Kind, Part, Script
-from fabrictwin.workload.layers.roofline import FLOAT_BYTES, NOTHING, Cost, Roofline
+from fabrictwin.workload.layers.roofline import NOTHING, Cost, Roofline
 from fabrictwin.workload.model.model_blocks import Linear
 from fabrictwin.workload.model.model_sizes import Model
 
@@ -80,7 +81,7 @@ class Kernels:
     """Kernels that a layer runs, and how they are issued."""
 
     attention: Attention = "flash"
-    eager: bool = False
+    traffic: Traffic = FUSED
     recompute_modules: tuple[str, ...] = ()
     scan_share: float = 1.0  # of what state-space kernels would reach, what they do
     captured: tuple[str, ...] = ()  # parts of a layer that the host issues at once
@@ -122,21 +123,6 @@ class Shape:
         return self.tokens // self.sharing.tp if self.sharing.sequence_parallel else self.tokens
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """Bytes an element that memory-bound kernels move, (forward, backward)."""
-
-    rms_norm: tuple[int, int]
-    gate: tuple[int, int]  # SiLU of one, times the other: of each element of the product
-    rotary: int
-
-
-FUSED = Traffic((4, 6), (6, 10), 4)
-# PyTorch without a compiler, kernel by kernel. RMS norm: to 4 bytes, squared, averaged, scaled, back to 2, times
-# the weight; rotary positions as complex numbers of 4 bytes. What autograd adds backward likewise.
-EAGER = Traffic((36, 76), (10, 18), 20)
-
-
 # Of a logit, (forward, backward). Compiled: in 4-byte floats read twice (maximum, exponentials) and written once.
 # Fused: read in 2 bytes, and backward its gradient put in its place (flash-attn). Eager: PyTorch's kernels over a
 # copy in 4 bytes; 51 in all were measured on an H100, of 50,368 logits as of 128,256.
@@ -159,18 +145,29 @@ class Sublayer:
 
     def __init__(self, roof: Roofline, shape: Shape) -> None:
         self.roof, self.shape, self.model = roof, shape, shape.model
-        self.traffic = EAGER if shape.kernels.eager else FUSED
+        self.traffic = shape.kernels.traffic
 
     # --- memory-bound kernels, (forward, backward)
+
+    def moved(self, kernels: Moved, elements: int) -> Cost:
+        """Cost of kernels that move so many elements."""
+        return Cost(self.roof.stream(kernels.bytes * elements).ps, kernels.kernels)
 
     def residual(self) -> tuple[Cost, Cost]:
         """Bias, dropout and residual sum after a block; backward, where its branch begins too."""
         elements = self.shape.local * self.model.hidden
-        e = self.roof.element_bytes
-        joined = self.roof.stream(3 * e * elements)
-        if self.model.dropout:
-            return self.roof.stream((3 * e + 1) * elements), joined + self.roof.stream((2 * e + 1) * elements)
-        return joined, joined
+        e, wide = self.roof.element_bytes, self.traffic.stream_bytes
+        mask = 1 if self.model.dropout else 0
+        forward, backward = (
+            self.roof.stream((e + 2 * wide + mask) * elements),
+            self.roof.stream(3 * wide * elements),
+        )
+        if wide > e:  # the branch is in 2 bytes, and takes its gradient so
+            moved = CAST_BYTES if self.traffic.casts_inputs else CAST_BYTES - wide
+            backward += self.roof.stream(moved * elements)
+        if mask:
+            backward += self.roof.stream((2 * e + 1) * elements)
+        return forward, backward
 
     def issued_once(self, part: str, cost: Cost) -> Cost:
         """The kernels of a captured part cost the host nothing."""
@@ -182,8 +179,8 @@ class Sublayer:
         elements = self.shape.local * self.model.hidden
         if self.model.norm == "rms":
             forward, backward = self.traffic.rms_norm
-            return self.roof.stream(forward * elements), self.roof.stream(backward * elements)
-        once = self.roof.element_bytes * elements
+            return self.moved(forward, elements), self.moved(backward, elements)
+        once = self.traffic.stream_bytes * elements
         weights = NOTHING if self.frozen else self.roof.stream(2 * once)
         return self.roof.stream(2 * once), self.roof.stream(3 * once) + weights
 
@@ -212,9 +209,29 @@ class Sublayer:
         """Return true if a gradient of weights needs a linear layer's input: its own or its adapter's."""
         return not self.frozen or self.adapter_of(linear) > 0
 
+    def products_of(self, linear: Linear) -> int:
+        """Products that a linear layer is: Q, K, V and gate, up of gated models may be apart."""
+        if not (self.traffic.apart and self.model.gated):
+            return 1
+        return {"qkv": 3, "up": self.model.ups}.get(linear.name, 1)
+
+    def _cast_weights(self, inner: int, out: int, products: int) -> Cost:
+        if not self.traffic.casts_weights:
+            return NOTHING
+        return self.moved(Moved(CAST_BYTES, products), inner * out)
+
+    def _cast_inputs(self, linear: Linear, elements: int, products: int) -> Cost:
+        """Cost of what each product of a norm's reader casts; others read 2 bytes already."""
+        if not self.traffic.casts_inputs or linear.split == "row":
+            return NOTHING
+        return self.roof.stream(CAST_BYTES * elements) * products
+
     def forward_of(self, linear: Linear, tokens: int, *, copies: int = 1, tp: int | None = None) -> Cost:
         inner, out = self._sides(linear, (tp or self.shape.sharing.tp) if linear.split != "whole" else 1)
         cost, rank = self.roof.linear(tokens, out, inner, copies=copies), self.adapter_of(linear)
+        products = self.products_of(linear)
+        cost = Cost(cost.ps, cost.kernels * products) + self._cast_inputs(linear, tokens * inner, products)
+        cost += self._cast_weights(inner, out, products) * copies
         if rank:
             down, up = self.roof.gemm(tokens, rank, inner), self.roof.gemm(tokens, out, rank)
             cost += down + up + self.roof.stream(3 * self.roof.element_bytes * tokens * out)
@@ -225,10 +242,15 @@ class Sublayer:
     ) -> tuple[Cost, Cost]:
         """(gradient of the input, gradient of weight and bias)."""
         inner, out = self._sides(linear, (tp or self.shape.sharing.tp) if linear.split != "whole" else 1)
+        products = self.products_of(linear)
         inputs = self.roof.linear(tokens, inner, out, copies=copies, backward=True)
+        inputs = Cost(inputs.ps, inputs.kernels * products) + self._cast_inputs(linear, tokens * inner, products)
+        if products > 1:
+            inputs += self.roof.stream(3 * self.traffic.stream_bytes * tokens * inner) * (products - 1)
         if self.frozen:
             return self._adapters_backward(linear, tokens, inner, out, inputs)
         weight = self.roof.linear(out, inner, tokens, copies=copies, accumulate=True, backward=True)
+        weight = Cost(weight.ps, weight.kernels * products) + self._cast_weights(inner, out, products) * copies
         if linear.bias:
             weight += self.roof.stream(self.roof.element_bytes * tokens * out)
         return inputs, weight
@@ -359,7 +381,7 @@ class Sublayer:
     def activation(self, elements: int) -> tuple[Cost, Cost]:
         if self.model.gated:
             forward, backward = self.traffic.gate
-            return self.roof.stream(forward * elements), self.roof.stream(backward * elements)
+            return self.moved(forward, elements), self.moved(backward, elements)
         e = self.roof.element_bytes
         return self.roof.stream(2 * e * elements), self.roof.stream(3 * e * elements)
 
@@ -382,17 +404,18 @@ class Ends(Sublayer):
         if self.frozen:
             return script
         script.communicate(self.tensor("all_gather", self.model.hidden))
-        moved = (self.roof.element_bytes + 2 * FLOAT_BYTES) * self.shape.tokens * self.model.hidden
+        moved = (self.roof.element_bytes + 2 * self.roof.gradient_bytes) * self.shape.tokens * self.model.hidden
         script.compute(self.roof.stream(moved), "backward")
         return script
 
     def _logits(self) -> tuple[Cost, Cost, Cost]:
         """(forward, input's gradient, weight's gradient); in 16 bits even where layers are in fp8."""
         tokens, vocab, hidden = self.shape.tokens, self.shape.vocab // self.shape.sharing.tp, self.model.hidden
+        cast = self._cast_weights(hidden, vocab, 1)
         return (
-            self.roof.gemm(tokens, vocab, hidden),
+            self.roof.gemm(tokens, vocab, hidden) + cast,
             self.roof.gemm(tokens, hidden, vocab),
-            NOTHING if self.frozen else self.roof.gemm(vocab, hidden, tokens, accumulate=True),
+            NOTHING if self.frozen else self.roof.gemm(vocab, hidden, tokens, accumulate=True) + cast,
         )
 
     def _gather(self) -> Collective | None:

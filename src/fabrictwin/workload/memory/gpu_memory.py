@@ -4,6 +4,7 @@
   and Adam's two moments; divided over replicas by ZeRO stage (Rajbhandari et al. 2020, "ZeRO", section 3: 1 the
   optimizer, 2 gradients too, 3 weights too). Fully sharded in PyTorch (FSDP) keeps 16 bytes a weight, all divided:
   weights and gradients in 4 bytes, two moments; and gathers two layers and both ends in 2 bytes to compute with.
+  Under autocast weights, gradients and moments have 4 bytes each (16), with all in 16 bits 2 (8).
 - **Activations** kept from forward to backward, per token and layer (Korthikanti et al. 2022, "Reducing Activation
   Recomputation", equations 1 to 6, here from the model's own widths): what norms, products and dropout need.
   Tensor parallelism divides what lies between its two communications, sequence parallelism the rest, context
@@ -36,6 +37,7 @@ from fabrictwin.workload.memory.memory_inputs import MemoryInputs, Recompute
 WEIGHT_BYTES = 2
 OPTIMIZER_BYTES = 12  # master copy and two moments, 4 bytes each
 FSDP_WEIGHT_BYTES, FSDP_OPTIMIZER_BYTES = 4, 8
+WIDTH = {"autocast": 4, "same": 2}  # of weights, gradients and each of two moments, where there is no master copy
 ACTIVATION_BYTES = 2
 LOGIT_BYTES_IN_PLACE = 2 + 4
 LOGIT_BYTES_PYTORCH = 2 + 4 + 4 + 4
@@ -208,10 +210,17 @@ def states(
     `frozen` weights stand beside the parameters, in 2 bytes, and are sharded like them.
     """
     n = over or inputs.sharded_over
+    zero = 3 if inputs.sharding.fsdp else inputs.sharding.zero
+    if inputs.sharding.weights != "master":
+        each = WIDTH[inputs.sharding.weights] * parameters
+        return (
+            each // (n if zero >= 3 else 1),
+            each // (n if zero >= 2 else 1),
+            2 * each // (n if zero >= 1 else 1),
+        )
     if inputs.sharding.fsdp:
         weight = (FSDP_WEIGHT_BYTES * parameters + WEIGHT_BYTES * frozen) // n
         return weight, FSDP_WEIGHT_BYTES * parameters // n, FSDP_OPTIMIZER_BYTES * parameters // n
-    zero = inputs.sharding.zero
     weights = WEIGHT_BYTES * (parameters + frozen) // (n if zero >= 3 else 1)
     gradients = inputs.sharding.gradient_bytes * parameters // (n if zero >= 2 else 1)
     return weights, gradients, OPTIMIZER_BYTES * parameters // (n if zero >= 1 else 1)
@@ -226,6 +235,8 @@ def gathered_bytes(inputs: MemoryInputs, stage: int) -> int:
     ends = end_parameters(inputs, stage)
     if inputs.sharding.adapters is not None:
         return WEIGHT_BYTES * (2 * layer + ends) + 4 * inputs.sharding.adapters
+    if inputs.sharding.weights != "master":
+        return WIDTH[inputs.sharding.weights] * (3 * layer + 2 * ends)
     return WEIGHT_BYTES * (2 * layer + ends) + 4 * layer + WEIGHT_BYTES * ends
 
 

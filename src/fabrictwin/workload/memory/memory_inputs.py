@@ -9,6 +9,7 @@ from typing import Literal
 
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.job.training_checks import IN_PASS
+from fabrictwin.workload.layers.kernel_traffic import Weights
 from fabrictwin.workload.layers.number_formats import Attention
 from fabrictwin.workload.model.model_sizes import Model
 
@@ -57,6 +58,7 @@ class Sharding:
     fsdp: bool = False
     shards: int | None = None  # ranks that states are divided over; all replicas where it is not given
     gradient_bytes: int = 4
+    weights: Weights = "master"
     adapters: int | None = None  # parameters of a layer that are trained, where its own weights are not
 
 
@@ -119,6 +121,7 @@ def memory_inputs_of(job: Job) -> MemoryInputs:
             fsdp=strategy in ("fsdp", "fsdp-1"),
             shards=layout.width * layout.cp if strategy in IN_PASS else None,
             gradient_bytes=job.gradient_bytes,
+            weights=training.weights,
             adapters=job.adapter_parameters if training.lora else None,
         ),
     )

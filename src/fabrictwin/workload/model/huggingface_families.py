@@ -349,7 +349,26 @@ def read_model(data: object, *, name: str, where: str | None = None) -> Model:
         raise ConfigError(f"as a {family} model it lacks {', '.join(lacks)}", file=where)
     config = Config(data, name, family, where)
     model = _READERS.get(family, _llama_like)(config)
-    return replace(model, longest=config.optional("max_position_embeddings"), weights=published_weights(data))
+    return replace(model, longest=_longest(config), weights=published_weights(data))
+
+
+def _longest(config: Config) -> int:
+    """Return the positions that a model takes, as vLLM derives them of its rotary scaling; 0 where it tells none.
+
+    `_get_and_verify_max_len`: a factor counts, but not of scalings whose positions have it already.
+    """
+    most = config.optional("max_position_embeddings")
+    scaling = config.data.get("rope_parameters") or config.data.get("rope_scaling")
+    if not isinstance(scaling, Mapping) or not most or "gemma3" in str(config.data.get("model_type")):
+        return most
+    kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor", 1)
+    if kind not in ("linear", "dynamic", "yarn", "ntk"):
+        return most
+    if kind == "yarn":
+        most = scaling.get("original_max_position_embeddings") or most
+    if not all(isinstance(one, int | float) and one > 0 for one in (most, factor)):
+        raise config.error("rope_scaling", f"got {dict(scaling)!r}, expected numbers above 0")
+    return int(most * factor)
 
 
 def _language_model(data: Mapping[str, Any]) -> Mapping[str, Any]:

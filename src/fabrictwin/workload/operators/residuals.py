@@ -64,12 +64,17 @@ class ResidualGrid:
         """Return `at_one` of the first variable, the others fixed."""
         axis = self._flat[0][0]
         logs = [math.log(self.at_one(value, *rest)) for value in axis]
-        last = len(axis) - 2
+        widths, rises = np.diff(axis).tolist(), np.diff(logs).tolist()
+        first, last = axis[0], axis[-1]
+        before, beyond = math.exp(logs[0]), math.exp(logs[-2] + rises[-1])
 
         def factor(value: float) -> float:
-            low = min(max(bisect_right(axis, value) - 1, 0), last)
-            share = min(max((value - axis[low]) / (axis[low + 1] - axis[low]), 0.0), 1.0)
-            return math.exp(logs[low] + share * (logs[low + 1] - logs[low]))
+            if value <= first:
+                return before
+            if value >= last:
+                return beyond
+            low = bisect_right(axis, value) - 1
+            return math.exp(logs[low] + (value - axis[low]) / widths[low] * rises[low])
 
         return factor
 

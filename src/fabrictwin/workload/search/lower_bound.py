@@ -86,8 +86,7 @@ def _price_ps(collective: Collective, job: Job, steps: dict[Kind, int]) -> float
 
 
 def _passes(job: Job, pair: tuple[Script, Script], price: _Price) -> _Passes:
-    host = job.training.host
-    return _Passes(*(_least_ps(script, 0 if host.graphs else host.launch, price) for script in pair))
+    return _Passes(*(_least_ps(script, job.training.launch_ps, price) for script in pair))
 
 
 def _least_load(job: Job) -> float:

@@ -159,6 +159,7 @@ class ClosedForm:
             training.overlap.collective_sms,
             training.overlap.bucket if reduced else 0,
             training.gradient_precision,
+            training.weights,
             self.context.split,
             *(layout.tp, layout.cp, layout.ep, layout.expert_tp),
             *wide,

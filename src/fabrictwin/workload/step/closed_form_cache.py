@@ -57,7 +57,7 @@ def key_of(job: Job) -> tuple[object, ...]:
             job.compute_share,
         ),
         *(training.eager_share, training.product_share, training.wide_layers),
-        *(training.kernels, training.host),
+        *(training.kernels, training.host, training.weights),
     )
 
 

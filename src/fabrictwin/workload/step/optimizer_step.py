@@ -15,7 +15,7 @@ the other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,15 +25,18 @@ from fabrictwin.base.arrays import I64
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.program.program import NONE
 from fabrictwin.workload.job.training_checks import IN_PASS
+from fabrictwin.workload.layers.kernel_traffic import Weights
 from fabrictwin.workload.layers.pass_script import Collective, Kind
 from fabrictwin.workload.layers.stage_segments import Segment, buckets
 from fabrictwin.workload.step.step_context import StepContext
 
 Ready = list[list[list[int]]]  # [classes of units][classes of positions] ids after which something is there
 
-ADAM_BYTES = 38  # a parameter: gradient 4 for its norm and 4 for the step, zeroed 4; master, two moments read and
-# written 24; the copy in 2 bytes written
-HOST_ADAM_BYTES = 30  # the gradient read once, no norm, nothing zeroed
+# Of a parameter. master: gradient 4 for its norm and 4 for the step, zeroed 4; master, two moments read and
+# written 24; the copy in 2 bytes written. autocast: no copy. same: all of these in 2 bytes, and no copy
+ADAM_BYTES: Mapping[Weights, int] = {"master": 38, "autocast": 36, "same": 18}
+# the gradient read once, no norm, nothing zeroed
+HOST_ADAM_BYTES: Mapping[Weights, int] = {"master": 30, "autocast": 28, "same": 14}
 
 
 @dataclass(frozen=True)
@@ -273,12 +276,14 @@ class OptimizerStep:
         roof, offload = self.context.segments.roof, self.training.offload
         cast = roof.cast(dense + experts).ps  # weights for the next step's products
         if not offload.optimizer or offload.memory_rate is None:
-            return round(roof.stream(ADAM_BYTES * own).ps + cast)
+            return round(roof.stream(ADAM_BYTES[self.training.weights] * own).ps + cast)
         gpu = catalog.gpu(self.job.hardware.gpu)
         pcie = catalog.pcie(gpu.pcie).payload_rate_bps(gpu.pcie_lanes.value)
-        moved = own * (self.job.gradient_bytes + 2) * 8 * PS_PER_S / pcie
+        weights = self.training.weights
+        moved = own * (self.job.gradient_bytes + (4 if weights == "autocast" else 2)) * 8 * PS_PER_S / pcie
         shared = int(np.bincount(self.job.placement.host_of_rank).max())
-        return round(moved + HOST_ADAM_BYTES * own * shared * 8 * PS_PER_S / offload.memory_rate + cast)
+        stepped = HOST_ADAM_BYTES[weights] * own * shared * 8 * PS_PER_S / offload.memory_rate
+        return round(moved + stepped + cast)
 
     def _step(
         self,

@@ -34,8 +34,7 @@ class PassTarget(ABC, Generic[Mark]):
 
     def __init__(self, groups: Groups[Any], stage: Stage, slow: float) -> None:
         self.groups, self.stage, self.slow = groups, stage, slow
-        host = groups.job.training.host
-        self._launch_ps = 0 if host.graphs else host.launch
+        self._launch_ps = groups.job.training.launch_ps
         self._beside: dict[object, _Beside] = {}
         self._pending = NOTHING
         self._label: tuple[str, str] | None = None

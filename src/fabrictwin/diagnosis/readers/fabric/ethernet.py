@@ -25,14 +25,21 @@ class Ethtool(LineReader):
     """Reads `ethtool -S` and `ethtool`."""
 
     _interface = ""
+    _able = 0  # Mb/s, of the fastest mode that the port itself advertises
+    _of_modes = False
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
         bare = text.strip()
         head = re.match(r"(?:Settings|Statistics) for (\S+?):", bare)
         if head is not None:
-            self._interface = head[1]
+            self._interface, self._able = head[1], 0
             return True
+        if re.match(r"(?:Advertised|Supported) link modes:", bare) or (self._of_modes and ":" not in bare):
+            self._of_modes = True
+            self._able = max([self._able, *(int(one) for one in re.findall(r"\b(\d{3,7})base", bare))])
+            return True
+        self._of_modes = False
         if bare.startswith("NIC statistics"):
             self.sink.add("port.counter", ("Read", 0), Subject(device=self._interface or "port"))
             return True
@@ -48,6 +55,8 @@ class Ethtool(LineReader):
             rate = re.match(r"(\d+)Mb/s", value)
             if rate is not None:
                 self.sink.add("hca.rate-gbps", int(rate[1]) / 1000, about)
+                if self._able:
+                    self.sink.add("port.able-gbps", (int(rate[1]) / 1000, self._able / 1000), about)
         elif name == "Link detected":
             self.sink.add("hca.state", "Active" if value == "yes" else "Down", about)
         return True

@@ -128,12 +128,13 @@ _LINES = (
         ),
     ),
     ("job.exit", re.compile(r"exitcode\s*:\s*(-?\d+)")),
+    ("job.succeeded", re.compile(r"(Application startup complete|Uvicorn running on \S+|The server is fired up)")),
     ("check.ran", re.compile(r"([Hh]ealthcheck)")),
     (
         "job.began",
         re.compile(
             r"(vLLM API server version.*|Initializing an? (?:V\d )?LLM engine|torch/distributed/run\.py:\d+|"
-            r"Application startup complete|Found nccl from library \S+|"
+            r"Found nccl from library \S+|"
             r"\[c10d[^\]]*\] The client socket has connected)"
         ),
     ),

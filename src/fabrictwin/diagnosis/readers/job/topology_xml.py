@@ -7,7 +7,9 @@ yields what stands before the cut.
 from __future__ import annotations
 
 import re
+from functools import cache
 
+from fabrictwin import catalog
 from fabrictwin.diagnosis.evidence import Sink, Subject
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
@@ -15,18 +17,21 @@ OPENS = r"<system version=|<graphs version="
 _TAG = re.compile(r"<(/?)(\w+)((?:\s+[\w:.-]+=\"[^\"<>]{0,400}\")*)\s*(/?)>")
 _ATTRIBUTE = re.compile(r"([\w:.-]+)=\"([^\"]*)\"")
 GPU_CLASS = "0x0302"
-DEVICES = {
-    "0x20b0": "NVIDIA A100-SXM4-40GB",
-    "0x20b2": "NVIDIA A100-SXM4-80GB",
+# GPUs that the catalog does not have
+_OTHERS = {
     "0x20b5": "NVIDIA A100 80GB PCIe",
     "0x20f1": "NVIDIA A100-PCIE-40GB",
-    "0x2330": "NVIDIA H100 80GB HBM3",
-    "0x2331": "NVIDIA H100 PCIe",
-    "0x2335": "NVIDIA H200",
-    "0x2901": "NVIDIA B200",
     "0x1db5": "Tesla V100-SXM2-32GB",
     "0x1db1": "Tesla V100-SXM2-16GB",
 }
+
+
+@cache
+def _models() -> dict[str, str]:
+    """Return what the driver calls NVIDIA's GPUs, by PCI device."""
+    return _OTHERS | {
+        device: name for gpu in catalog.names("gpu") for device, name in catalog.gpu(gpu).pci_devices.items()
+    }
 
 
 class TopologyXml(LineReader):
@@ -95,8 +100,9 @@ class TopologyXml(LineReader):
         )
         if kind.startswith(GPU_CLASS):
             self.sink.add("topo.gpu-link", value, Subject(device=bus))
-            if got.get("vendor") == "0x10de" and got.get("device") in DEVICES:
-                self.sink.add("topo.gpu-model", DEVICES[got["device"]], Subject(device=bus))
+            model = _models().get(got.get("device", "")) if got.get("vendor") == "0x10de" else None
+            if model is not None:
+                self.sink.add("topo.gpu-model", model, Subject(device=bus))
         elif kind.startswith("0x02"):
             self.sink.add("topo.nic-link", value, Subject(device=bus))
 

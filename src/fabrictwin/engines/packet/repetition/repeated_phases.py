@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fabrictwin.base.arrays import I64
+from fabrictwin.engines.packet.repetition.kernel_snapshots import PORT_COUNTS
 from fabrictwin.engines.packet.repetition.program_front import ProgramFront
 from fabrictwin.program.program import Operations
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from fabrictwin.kernel.packet.machine import Machine
 
 _NO_PAIRS = np.zeros(0, np.int64)
-_COUNTS = ("tx_bytes", "tx_payload", "tx_packets", "wait_ps")
 _PSNS = ("next_psn", "una", "posted_psn", "highest_psn", "expected", "in_memory")
 _SEARCH = 64  # operations looked at for each one of the program, before order counts as unknown
 
@@ -251,7 +251,7 @@ class RepeatedPhases:
 
         machine, before, after = self.machine, phase.before, phase.after
         state, start = machine.state, machine.now
-        for name in _COUNTS:
+        for name in PORT_COUNTS:
             state.port[name][site.links.ports] += after.port[name] - before.port[name]
         state.port.wrr[site.links.ports] = after.port.wrr
         state.outlet.credit[site.links.slots], state.outlet.deficit[site.links.slots] = (

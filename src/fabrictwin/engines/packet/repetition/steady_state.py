@@ -19,14 +19,21 @@ import numpy as np
 
 from fabrictwin.base.arrays import I64
 from fabrictwin.base.congestion_controls import CONTROLS
-from fabrictwin.engines.packet.repetition.moments import Events, Moment, arrives, lane_sizes_of, moment
+from fabrictwin.engines.packet.repetition.kernel_snapshots import (
+    PORT_COUNTS,
+    Events,
+    Moment,
+    arrives,
+    lane_sizes_of,
+    moment,
+)
 
 if TYPE_CHECKING:
     from fabrictwin.kernel.packet.state.state import State
 
 # arrays of records, and which of their fields only add up
 _COUNTS: dict[str, frozenset[str]] = {
-    "port": frozenset({"tx_bytes", "tx_payload", "tx_packets", "wait_ps"}),
+    "port": frozenset(PORT_COUNTS),
     "count": frozenset({"pause_tx", "pause_rx"}),
     "hold": frozenset({"pause_ps"}),
     "outlet": frozenset({"deficit", "credit"}),  # where its lane takes no turns; as far as credits reach

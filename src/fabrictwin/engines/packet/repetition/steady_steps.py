@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fabrictwin.base.arrays import I64
-from fabrictwin.engines.packet.repetition.moments import heap_of, lanes_of, packets_of
+from fabrictwin.engines.packet.repetition.kernel_snapshots import heap_of, lanes_of, packets_of
 
 if TYPE_CHECKING:
     from fabrictwin.kernel.packet.state.state import State
@@ -32,7 +32,6 @@ _TIMES = {
     "endpoint": ("next_message",),
     "qp": ("next_send", "next_message", "progress_ps"),
 }
-_COUNTS = ("tx_bytes", "tx_payload", "tx_packets", "wait_ps")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fabrictwin.engines.packet.repetition.kernel_snapshots import PORT_COUNTS
 from fabrictwin.engines.packet.repetition.steady_steps import (
     Seen,
     Steps,
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 WINDOW = 6  # steps
 LEAST = 6  # steps worth a skip
 SETTLING = 2  # steps of a communication before the first window
-_PORT = ("tx_bytes", "tx_payload", "tx_packets", "wait_ps")
-_COUNT = ("ecn_marks", "discards", "errors", "hoq_drops", "trims", "pause_tx", "replays")
 
 
 @dataclass(frozen=True)
@@ -107,10 +106,10 @@ class StepSkips:
 
     def _mark(self, steps: Steps) -> _Mark:
         state = self.machine.state
-        disturbed = sum(int(state.count[name].sum()) for name in _COUNT)
+        disturbed = sum(int(state.count[name].sum()) for name in state.count.dtype.names)
         disturbed += int(state.clock[0].dropped) + int(state.qp.retransmitted.sum())
         disturbed += int((state.qp.gap_q[steps.pair] > 0).sum())
-        port = {name: state.port[name].copy() for name in _PORT}
+        port = {name: state.port[name].copy() for name in PORT_COUNTS}
         done, _, done_ps = reach(state, steps)
         return _Mark(int(state.clock[0].now), progress(state, steps), done, done_ps, port, disturbed)
 
@@ -136,7 +135,9 @@ class StepSkips:
             return
         saved = {name: array.copy() for name, array in state._asdict().items()}
         sent = third.sent - first.sent
-        seen = Seen(step_ps, first.now_ps, {name: (third.port[name] - first.port[name]) / sent for name in _PORT})
+        seen = Seen(
+            step_ps, first.now_ps, {name: (third.port[name] - first.port[name]) / sent for name in PORT_COUNTS}
+        )
         hops = jump(state, steps, seen, by)
         self._marks = [self._mark(steps)]
         self._trial = _Trial(saved, self._marks[0], step_ps, by, hops, drift_ps * by, lead)

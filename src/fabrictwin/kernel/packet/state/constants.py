@@ -79,6 +79,8 @@ AT_ADAPTER = 8  # ends at the receiving adapter: a request that memory never see
 QUIET = 16  # its answer acknowledges it
 TAKES_FIRST = 32  # takes a receive with its first packet ...
 TAKES_LAST = 64  # ... or with its last
+LATER_ARRIVED = 128  # a patient software may read of its arrival with what comes after ...
+LATER_ENDED = 256  # ... and of its end
 
 # What software asks for between runs: rows of State.inbox.
 POST = 0

@@ -46,6 +46,7 @@ clock_dtype = layout(
     ("unroutable", "i8"),  # a destination without a way, NONE
     ("inbox", "i8"),  # rows filled
     ("message_events", "i8"),  # rows of State.message_event filled,
+    ("patient", "i8"),  # software reads of some messages' events with what comes after
     ("tasks_head", "i8"),  # free tasks, NONE
     ("tasks_free", "i8"),
     ("tapped", "i8"),  # rows of State.tap filled
@@ -57,7 +58,7 @@ clock_dtype = layout(
     ("mail_time", "i8"),  # the earliest of them, NEVER
     ("posted", "i8"),  # events for other parts, ever
     ("status", "i8"),  # at the end of the window
-    ("pad", "i8", (6,)),  # to whole cache lines: parts' clocks stand next to each other
+    ("pad", "i8", (5,)),  # to whole cache lines: parts' clocks stand next to each other
 )
 
 settings_dtype = layout(

@@ -135,7 +135,7 @@ def choose(state, at, port, now):
 
 @helper
 def transmit(state, at, now):
-    """If the port is idle and something may leave by it, put it on the wire."""
+    """Put on the wire what may leave by the port, if it is idle."""
     port = state.port[place(at)]
     if port.busy:
         return

@@ -12,7 +12,17 @@ from __future__ import annotations
 from fabrictwin.kernel.codes import EventKind
 from fabrictwin.kernel.jit.decorators import outlined
 from fabrictwin.kernel.packet.events import QueueEvent, pack, push_heap
-from fabrictwin.kernel.packet.state.constants import MESSAGE_EVENT, NONE, RC, REPORT_ARRIVED, REPORT_ENDED, UC, UD
+from fabrictwin.kernel.packet.state.constants import (
+    LATER_ARRIVED,
+    LATER_ENDED,
+    MESSAGE_EVENT,
+    NONE,
+    RC,
+    REPORT_ARRIVED,
+    REPORT_ENDED,
+    UC,
+    UD,
+)
 from fabrictwin.kernel.packet.state.packets import delivery_ps
 
 MESSAGE_EVENT_MARGIN = 8
@@ -59,16 +69,22 @@ def report(state, t, kind, time):
 
 @outlined
 def on_report(state, t, kind):
-    """That time has come. False: nobody wants to know any more."""
+    """Report what was put off until now; returns False where software need not know now, or not at all."""
     task = state.task[t]
     qp = state.qp[task.qp]
-    wanted = not qp.closed
+    urgent = not qp.closed
     if qp.refused and kind == EventKind.ARRIVED and task.psn_start >= qp.refused_psn:
-        wanted = False
-    if wanted:
+        urgent = False
+    if urgent:
         report_now(state, t, kind)
+        if state.clock[0].patient:
+            traits = state.note[t].traits
+            if kind == EventKind.ARRIVED:
+                urgent = not traits & LATER_ARRIVED
+            elif kind == EventKind.ENDED:
+                urgent = not traits & LATER_ENDED
     release_task(state, t)
-    return wanted
+    return urgent
 
 
 @outlined

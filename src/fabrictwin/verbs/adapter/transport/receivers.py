@@ -22,12 +22,18 @@ def addressed(work: Work) -> QueuePair | None:
     return named
 
 
+def ready(work: Work) -> QueuePair | None:
+    """Return the queue pair that a request names; None where that receives nothing, or no such requests."""
+    qp = addressed(work)
+    return None if qp is None or qp.state not in t.RECEIVING or _PEERS.get(work.qp.kind) != qp.kind else qp
+
+
 def receiver(work: Work) -> QueuePair | None:
     """Return the queue pair that takes a request; None where packets are dropped."""
     sender: QueuePair = work.qp
     target: Adapter = work.peer_flow.target
-    qp = addressed(work)
-    if qp is None or qp.state not in t.RECEIVING or _PEERS.get(sender.kind) != qp.kind:
+    qp = ready(work)
+    if qp is None:
         return None
     if not same_partition(sender, qp):
         target.pkey_violations += 1

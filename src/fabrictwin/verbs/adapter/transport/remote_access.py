@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from fabrictwin.verbs.adapter import qp_transitions as t
 from fabrictwin.verbs.adapter.adapter import Adapter
 from fabrictwin.verbs.adapter.completions import REM_ACCESS_ERR, REM_INV_REQ_ERR
 from fabrictwin.verbs.adapter.memory_regions import FLUSH_GLOBAL, FLUSH_PERSISTENT, REMOTE_WRITE
-from fabrictwin.verbs.adapter.queue_pair import QueuePair
-from fabrictwin.verbs.adapter.transport.receivers import domain_of
+from fabrictwin.verbs.adapter.queue_pair import PeerFlow, QueuePair
+from fabrictwin.verbs.adapter.transport.receivers import domain_of, ready, same_partition
 from fabrictwin.verbs.adapter.work_requests import ATOMIC_WRITE, Work
 
 FLUSH_TYPE_GLOBAL, FLUSH_TYPE_PERSISTENT = 1, 2  # ibv_placement_type
@@ -30,6 +31,44 @@ def write_refused(qp: QueuePair, work: Work) -> tuple[int, int]:
         return REM_INV_REQ_ERR, 0
     place = place_of(qp, work, REMOTE_WRITE)
     return (REM_ACCESS_ERR, 0) if place is None else (0, place)
+
+
+def certain_place(qp: QueuePair, peer_flow: PeerFlow, work: Work) -> int | None:
+    """Return the real address of a write that is about to begin, where nothing speaks against it as all stands.
+
+    Then it is a *plain* one: until `World.note_change` is called it can only arrive, be placed and be
+    acknowledged, and need not be checked again. None: its receiver decides when it is there.
+    """
+    standing = qp.world.standing
+    if peer_flow.standing != standing:
+        peer_flow.standing, peer_flow.in_step = standing, False
+        peer_flow.receiver = _writable(qp, work)
+        peer_flow.keys = {}
+    receiver = peer_flow.receiver
+    if receiver is None:
+        return None
+    if not peer_flow.busy:
+        peer_flow.in_step = receiver.expected_psn == work.psn
+    if not peer_flow.in_step:
+        return None
+    length = work.length
+    if not length:
+        return 0
+    opened = peer_flow.keys.get(work.rkey)
+    if opened is None:
+        if place_of(receiver, work, REMOTE_WRITE) is None:
+            return None
+        opened = peer_flow.keys[work.rkey] = receiver.memory.remote[work.rkey]
+    address = work.address
+    return address + opened.shift if opened.start <= address and address + length <= opened.end else None
+
+
+def _writable(qp: QueuePair, work: Work) -> QueuePair | None:
+    """Return the receiver of a connection's writes, where it takes any that names one of its keys."""
+    receiver = ready(work)
+    if receiver is None or qp.kind != t.RC or not same_partition(qp, receiver) or receiver.mtu < qp.mtu:
+        return None
+    return receiver if receiver.attributes.qp_access_flags & REMOTE_WRITE else None
 
 
 def refuses_write(target: Adapter, work: Work) -> bool:

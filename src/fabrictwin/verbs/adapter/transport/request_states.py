@@ -84,6 +84,8 @@ TRANSITIONS: dict[tuple[RequestState, Input], RequestState] = {
     **{(_S.GONE, some): _S.GONE for some in (_I.ACKNOWLEDGE, _I.LEAVE, _I.COMPLETE, _I.SILENCE, _I.FLUSH)},
 }
 
+# the same as a table, for every step of every request: `STATE_AFTER[state][input]`
+STATE_AFTER = tuple(tuple(TRANSITIONS.get((state, one)) for one in (0, *Input)) for state in (0, *RequestState))
 
 # states in which the message is still on its way to the receiver's memory
 ON_ITS_WAY = frozenset((_S.UNDER_WAY, _S.ACKNOWLEDGED, _S.SENT, _S.FLUSHED, _S.FLUSHED_ACKNOWLEDGED))

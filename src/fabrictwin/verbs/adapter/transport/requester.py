@@ -8,10 +8,10 @@ behind it begins. The states that it goes through are those of `request_states`.
 from __future__ import annotations
 
 import errno
+from functools import lru_cache
 
-from fabrictwin.engines.base.messages import NO_CONTENTS, Contents, EventKind, Message, Opcode, Posting
+from fabrictwin.engines.base.messages import NO_CONTENTS, Awaited, Contents, EventKind, Message, Opcode, Posting
 from fabrictwin.verbs.adapter import payload_placement as placement
-from fabrictwin.verbs.adapter import qp_transitions as t
 from fabrictwin.verbs.adapter.adapter import Adapter
 from fabrictwin.verbs.adapter.completions import (
     LOC_LEN_ERR,
@@ -23,9 +23,10 @@ from fabrictwin.verbs.adapter.completions import (
 )
 from fabrictwin.verbs.adapter.memory_regions import LOCAL_WRITE
 from fabrictwin.verbs.adapter.qp_checks import OPERATIONS, PSN_MASK, timeout_ps
+from fabrictwin.verbs.adapter.qp_transitions import ERR, RECEIVING, RTS, SQD, SQE, UD
 from fabrictwin.verbs.adapter.queue_pair import QueuePair, Simulation
 from fabrictwin.verbs.adapter.transport.receivers import queue_key, same_partition
-from fabrictwin.verbs.adapter.transport.remote_access import refuses_write
+from fabrictwin.verbs.adapter.transport.remote_access import certain_place, refuses_write
 from fabrictwin.verbs.adapter.transport.request_states import AWAITED, ON_ITS_WAY, Input, RequestState
 from fabrictwin.verbs.adapter.work_requests import (
     ANSWERED,
@@ -57,7 +58,7 @@ _ARRIVED, _UNANSWERED = RequestState.ARRIVED, RequestState.UNANSWERED
 
 MAX_MESSAGE = 1 << 31
 
-_POSTINGS = {(inline, chained): Posting(inline, chained) for inline in (False, True) for chained in (False, True)}
+_ALL, _END, _FAILURE = Awaited
 _WIRE = {
     WRITE: Opcode.WRITE,
     WRITE_IMM: Opcode.WRITE_IMMEDIATE,
@@ -73,7 +74,7 @@ _WIRE = {
 }
 
 _RETIRES = frozenset((RequestState.DONE, RequestState.SENT))
-_OPEN = frozenset((t.RTS, t.SQD, t.SQE, t.ERR))
+_OPEN = frozenset((RTS, SQD, SQE, ERR))
 
 
 def check(qp: QueuePair, work: Work) -> int:
@@ -84,15 +85,15 @@ def check(qp: QueuePair, work: Work) -> int:
         return errno.ENOMEM
     if work.data is not None and work.opcode != ATOMIC_WRITE:
         return errno.ENOMEM if len(work.data) > qp.max_inline else 0
-    if work.vector is None and qp.kind == t.UD:
+    if work.vector is None and qp.kind == UD:
         return errno.EINVAL
     return errno.EINVAL if len(work.segments) > qp.max_send_sge else 0
 
 
 def post(qp: QueuePair, work: Work) -> int:
     """Add a work request to the send queue. Returns an errno, 0 where it was taken."""
-    ready = qp.state == t.RTS
-    if ready and not work.flags & INLINE and (work.vector is not None or qp.kind != t.UD):
+    ready = qp.state == RTS
+    if ready and not work.flags & INLINE and (work.vector is not None or qp.kind != UD):
         # the common case in short
         if work.opcode not in qp.allowed or len(work.segments) > qp.max_send_sge:
             return errno.EINVAL
@@ -105,12 +106,12 @@ def post(qp: QueuePair, work: Work) -> int:
     qp.occupied += 1
     if ready:
         if qp.pending or qp.halted or _waits(qp, work):
-            qp.pending.append(work)
+            qp.hold(work)
         else:
             _start(qp, work)
         return 0
-    qp.pending.append(work)
-    if qp.state == t.ERR or qp.state == t.SQE:
+    qp.hold(work)
+    if qp.state == ERR or qp.state == SQE:
         qp.flush_sends()
     return 0
 
@@ -118,7 +119,7 @@ def post(qp: QueuePair, work: Work) -> int:
 def progress(qp: QueuePair) -> None:
     """Begin what may begin."""
     pending = qp.pending
-    while pending and not qp.halted and qp.state == t.RTS and not _waits(qp, pending[0]):
+    while pending and not qp.halted and qp.state == RTS and not _waits(qp, pending[0]):
         _start(qp, pending.popleft())
 
 
@@ -131,7 +132,7 @@ def _waits(qp: QueuePair, work: Work) -> bool:
         return opcode == LOCAL_INV and bool(qp.outstanding)  # what came before may still use the key
     last = qp.last_flow
     # two flows would not keep the order
-    return last is not None and last.busy > 0 and qp.kind != t.UD and qp.peer_flow(work) is not last
+    return last is not None and last.busy > 0 and qp.kind != UD and qp.peer_flow(work) is not last
 
 
 def _start(qp: QueuePair, work: Work) -> None:
@@ -173,7 +174,7 @@ def _prepare(qp: QueuePair, work: Work) -> int:
         access = LOCAL_WRITE
     else:
         access = 0
-        if qp.kind == t.UD and work.length > qp.adapter.mtu_bytes:
+        if qp.kind == UD and work.length > qp.adapter.mtu_bytes:
             return LOC_LEN_ERR
     if work.data is None:
         memory = qp.memory
@@ -187,68 +188,86 @@ def _prepare(qp: QueuePair, work: Work) -> int:
 
 def _begin(qp: QueuePair, work: Work) -> None:
     """Hand a request to the wire."""
-    opcode = work.opcode
+    opcode, length, world = work.opcode, work.length, qp.world
     peer_flow = qp.peer_flows.get(0) if work.vector is None and not work.srqn else None
     if peer_flow is None:
         peer_flow = qp.peer_flow(work)
     qp.last_flow = peer_flow
     answered = opcode in ANSWERED
-    length = work.length
     if qp.reliable:
-        mtu = qp.mtu
         psn = work.psn = qp.next_psn
-        if length <= mtu:
+        if length <= qp.mtu:
             qp.next_psn = psn + 1 & PSN_MASK
         else:
-            work.packets = -(-length // mtu)
+            work.packets = -(-length // qp.mtu)
             qp.next_psn = psn + work.packets & PSN_MASK
         if answered:
             qp.reads += 1
     if peer_flow is None:
         _unreachable(qp, work)
         return
-    world = qp.world
-    counted = False
-    if opcode in TAKES_RECEIVE:
+    shown = world.captures or world.places_memory
+    work.peer_flow = peer_flow
+    place, counted, warned = None, False, False
+    if opcode == WRITE:
+        if not (shown or qp.pending):
+            place = certain_place(qp, peer_flow, work)
+        if place is None and length > qp.mtu:
+            warned = refuses_write(peer_flow.target, work)  # by its first packet
+    elif opcode in TAKES_RECEIVE:
         pool = _pool(qp, work, peer_flow.target)
         work.counted = counted = pool != 0
         if counted and pool != peer_flow.pool:
             world.engine.receives(peer_flow.flow, pool)
             peer_flow.pool = pool
     peer_flow.busy += 1
-    work.peer_flow = peer_flow
     work.enter(_BEGIN)
-    # a write that will be refused is refused by its first packet
-    warned = length > qp.mtu and opcode == WRITE and refuses_write(peer_flow.target, work)
-    if world.captures or world.places_memory:
-        payload = None
-        local = None if answered or work.data is not None else placement.local_region(qp, work)
-        if world.captures and not answered and length:
-            payload = memoryview(world.process_memory.gather(work.places) if work.data is None else work.data)
-        posting = Posting(
-            work.data is not None,
-            work.chained,
-            placement.node_of(local),
-            None if answered else placement.node_of(placement.remote_region(peer_flow.target, work)),
-            placement.copy_ps(local, length),
-        )
-        operands = (work.swap, work.compare) if opcode == COMPARE_SWAP else (work.compare, 0)
-        contents = Contents(work.address, work.rkey, _wire_order(work), operands, payload)
-    else:
-        posting, contents = _POSTINGS[work.data is not None, work.chained], NO_CONTENTS
-    # the answer of a request says as much as its end
-    asked = Message(length, _WIRE[opcode], counted, None, posting, contents, not answered, warned)
+    awaited = _ALL
+    if place is not None:
+        work.place = place
+        awaited = _END if qp.signal_all or work.flags & SIGNALED else _FAILURE
+    asked = _message(length, opcode, work.data is not None, work.chained, counted, awaited)
+    if warned:
+        asked = asked._replace(begun=True)
+    if shown:
+        posting, contents = _shown(qp, work)
+        asked = asked._replace(posting=posting, contents=contents)
     work.message = message = world.engine.send(peer_flow.flow, asked)
-    world.records[message] = work
+    (world.records if place is None else world.plain)[message] = work
+
+
+@lru_cache(1024)
+def _message(length: int, opcode: int, inline: bool, chained: bool, counted: bool, awaited: Awaited) -> Message:
+    """Return a request as the engine takes it. The answer of a READ or an atomic says as much as its end."""
+    posting = Posting(inline, chained, awaited=awaited)
+    return Message(length, _WIRE[opcode], counted, None, posting, NO_CONTENTS, opcode not in ANSWERED)
+
+
+def _shown(qp: QueuePair, work: Work) -> tuple[Posting, Contents]:
+    """Return the parts of a request that only captures show, or that say in which memory its bytes lie."""
+    world, answered, length = qp.world, work.opcode in ANSWERED, work.length
+    payload = None
+    local = None if answered or work.data is not None else placement.local_region(qp, work)
+    if world.captures and not answered and length:
+        payload = memoryview(world.process_memory.gather(work.places) if work.data is None else work.data)
+    posting = Posting(
+        work.data is not None,
+        work.chained,
+        placement.node_of(local),
+        None if answered else placement.node_of(placement.remote_region(work.peer_flow.target, work)),
+        placement.copy_ps(local, length),
+    )
+    operands = (work.swap, work.compare) if work.opcode == COMPARE_SWAP else (work.compare, 0)
+    return posting, Contents(work.address, work.rkey, _wire_order(work), operands, payload)
 
 
 def _pool(qp: QueuePair, work: Work, target: Adapter) -> int:
     """Return the pool that the receiver takes its buffer from; 0 where it will take none."""
     number = work.remote_qpn if work.vector is not None else qp.attributes.dest_qp_num
     peer: QueuePair | None = target.queue_pairs.get(number)
-    if peer is None or peer.state not in t.RECEIVING:
+    if peer is None or peer.state not in RECEIVING:
         return 0
-    if not same_partition(qp, peer) or (qp.kind == t.UD and queue_key(work) != peer.attributes.qkey):
+    if not same_partition(qp, peer) or (qp.kind == UD and queue_key(work) != peer.attributes.qkey):
         return 0  # dropped at the adapter
     if work.srqn:
         shared = target.shared_receives.get(work.srqn)
@@ -308,7 +327,7 @@ def ended(world: Simulation, work: Work) -> None:
         work.status = work.refusal
     elif work.opcode in ANSWERED:
         return
-    _finish(qp, work)
+    finish(qp, work)
 
 
 def _left(world: Simulation, qp: QueuePair, work: Work) -> None:
@@ -319,14 +338,16 @@ def _left(world: Simulation, qp: QueuePair, work: Work) -> None:
     if work.enter(_LEAVE) not in ON_ITS_WAY:
         world.records.pop(work.message, None)
     if awaited:
-        _leave(work)
+        if work.peer_flow is not None:
+            work.peer_flow.busy -= 1
         retire(qp)
 
 
-def _finish(qp: QueuePair, work: Work) -> bool:
+def finish(qp: QueuePair, work: Work) -> bool:
     """Complete a request that is on the wire no more. Returns whether it was the oldest: then others went on."""
     work.enter(_COMPLETE)
-    _leave(work)
+    if work.peer_flow is not None:
+        work.peer_flow.busy -= 1
     if qp.outstanding[0] is not work:
         return False
     retire(qp)
@@ -349,17 +370,12 @@ def lost(world: Simulation, work: Work) -> None:
         world.records.pop(work.message, None)
 
 
-def _leave(work: Work) -> None:
-    if work.peer_flow is not None:
-        work.peer_flow.busy -= 1
-
-
 def failed(world: Simulation, work: Work, kind: int) -> None:
     """Complete a request that the wire, or its requester after the last timeout, gave up."""
     world.records.pop(work.message, None)
     if work.state in AWAITED:
         work.status = RNR_RETRY_EXC_ERR if kind == EventKind.NOT_READY_FAILED else RETRY_EXC_ERR
-        _finish(work.qp, work)
+        finish(work.qp, work)
 
 
 def answered(world: Simulation, response: Response) -> None:
@@ -381,7 +397,7 @@ def answered(world: Simulation, response: Response) -> None:
     if not work.status and places:
         data = response.data if response.data is not None else response.value.to_bytes(8, "little")
         world.process_memory.scatter(data, places)
-    if not _finish(qp, work):
+    if not finish(qp, work):
         progress(qp)
 
 
@@ -414,9 +430,9 @@ def retire(qp: QueuePair, again: bool = True) -> None:
             return
         if qp.signal_all or work.flags & SIGNALED:
             qp.complete_send(work, 0)
-            if qp.state == t.ERR:
+            if qp.state == ERR:
                 return  # its completion queue has overrun
-    if qp.state == t.SQD:
+    if qp.state == SQD:
         if not outstanding:
             qp.note_drained()
     elif qp.pending and again:
@@ -428,7 +444,7 @@ def _fail(qp: QueuePair, work: Work) -> None:
     if qp.reliable:
         qp.enter_error()
     else:
-        qp.state = t.SQE
+        qp.state = SQE
         qp.flush_sends()
 
 

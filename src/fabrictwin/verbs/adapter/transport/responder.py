@@ -107,11 +107,7 @@ def arrive(world: Simulation, work: Work) -> Outcome:
         return SILENCE
     if work.psn != qp.expected_psn:
         return _out_of_sequence(qp, work)
-    qp.expected_psn = (work.psn + work.packets) & PSN_MASK
-    if qp.first_arrival:
-        qp.first_arrival = False
-        if qp.state == t.RTR:
-            qp.raise_event(_COMM_EST)
+    _expect_next(qp, work)
     opcode = work.opcode
     if work.length > qp.mtu < sender.mtu and opcode not in ANSWERED:
         return _nak(world, qp, work, REM_INV_REQ_ERR)  # packets longer than the receiver's path allows
@@ -133,6 +129,25 @@ def arrive(world: Simulation, work: Work) -> Outcome:
         refusal = flush_refused(qp, work)
         return _nak(world, qp, work, refusal) if refusal else ANSWER
     return _receive(world, qp, work, source)
+
+
+def take_plain(world: Simulation, work: Work) -> None:
+    """Take a write that is here whole, and was found plain when it began."""
+    work.enter(_ARRIVE)
+    _expect_next(work.peer_flow.receiver, work)
+    if work.data is None:
+        world.process_memory.join(work.places, work.place)
+    elif work.length:
+        world.process_memory.write(work.place, work.data, work.length)
+
+
+def _expect_next(qp: QueuePair, work: Work) -> None:
+    """A request has come in its turn."""
+    qp.expected_psn = (work.psn + work.packets) & PSN_MASK
+    if qp.first_arrival:
+        qp.first_arrival = False
+        if qp.state == t.RTR:
+            qp.raise_event(_COMM_EST)
 
 
 def _misnumbered(qp: QueuePair, work: Work) -> bool:
@@ -171,7 +186,7 @@ def _receive(world: Simulation, qp: QueuePair, work: Work, source: Segments) -> 
     if taken is None or queue is None:
         return _nak(world, qp, work, REM_INV_REQ_ERR) if work.srqn and queue is None else SILENCE
     wr_id, segments, room = taken
-    completion = WC(wr_id, 0, WC_RECV, 0, work.length, qp.number)
+    completion = WC.of(wr_id, 0, WC_RECV, work.length, qp.number)
     if work.length > room:
         return _receive_failed(world, qp, work, completion, LOC_LEN_ERR, REM_INV_REQ_ERR)
     if work.length:

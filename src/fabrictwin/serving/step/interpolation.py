@@ -47,15 +47,17 @@ def grid_of(axis: Sequence[float], values: Sequence[float]) -> Grid:
 
 
 def table(axis: Sequence[float], values: Sequence[float], last: int) -> list[float]:
-    """Return a function of one variable at 0 to `last`, from the points of `axis`, as `Grid` has it."""
-    grid = grid_of(axis, values)
-    return [grid.at(place) for place in range(last + 1)]
+    """Return a function of one variable at 0 to `last`, from the points of `axis`, to the bit as `Grid` has it."""
+    if len(axis) == 1:
+        return [float(values[0])] * (last + 1)
+    points, known, place = np.array(axis, float), np.array(values, float), np.arange(last + 1)
+    low = np.clip(np.searchsorted(points, place, "right") - 1, 0, len(points) - 2)
+    share = np.maximum((place - points[low]) / (points[low + 1] - points[low]), 0.0)
+    found: list[float] = (known[low] * (1 - share) + known[low + 1] * share).tolist()
+    return found
 
 
 def staircase(axis: Sequence[int], values: Sequence[float], last: int) -> list[float]:
     """Return a function at 0 to `last` that has the value of the next point; beyond the last as `Grid` has it."""
-    grid = grid_of(axis, values)
-    ends = min(axis[-1], last)
-    return [values[bisect_left(axis, place)] for place in range(ends + 1)] + [
-        grid.at(place) for place in range(ends + 1, last + 1)
-    ]
+    steps = [values[bisect_left(axis, place)] for place in range(min(axis[-1], last) + 1)]
+    return steps + table(axis, values, last)[len(steps) :]

@@ -17,6 +17,9 @@ from fabrictwin.base.arrays import I64
 if TYPE_CHECKING:
     from fabrictwin.kernel.packet.state.state import State
 
+# fields of a port that count and decide nothing: what is skipped is added to them
+PORT_COUNTS = ("tx_bytes", "tx_payload", "tx_packets", "wait_ps")
+
 
 @dataclass(frozen=True)
 class Events:
