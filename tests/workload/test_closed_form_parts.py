@@ -223,7 +223,7 @@ def test_a_bound_is_the_passes_and_the_optimizer_behind_them(monkeypatch, apart)
 def test_a_chunk_is_known_by_its_ends_and_its_layers(loads):
     made = Record(
         job=Record(
-            layers_of=lambda s, chunk: range(3 * s, 3 * s + 2), chunks=2, load=lambda n: n / 10,
+            layers_of=lambda s, chunk: range(3 * s, 3 * s + 2), chunks=2, loads=tuple(n / 10 for n in range(20)),
             model=Record(experts=loads == "experts", pattern=loads == "pattern", kind=lambda n: f"k{n}"),
         ),
         training=Record(wide_layers=Record(first=int(loads == "first"), last=int(loads == "last"))),

@@ -393,7 +393,7 @@ def test_the_least_load_is_that_of_the_emptiest_layer():
     loads = [0.0, 1.5, 1.25, 1.75]
     job = Record(
         model=Record(experts=Record(count=8), sparse_before=(0, 0, 1, 2, 3), layers=4), layout=layout,
-        training=Record(routing=routing), load=lambda layer: loads[layer],
+        training=Record(routing=routing), loads=tuple(loads),
     )  # fmt: skip
     assert lower_bound._least_load(job) == 1
     job.training.routing = Record(imbalance=0.5, seed=1)

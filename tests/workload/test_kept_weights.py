@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.programs import lowered
-from support.specs import LLAMA_8B, spec_of
+from support.specs import LLAMA_8B, MIXTRAL, spec_of
 
 from fabrictwin import catalog
 from fabrictwin.runs import execute
@@ -96,3 +96,12 @@ def test_a_small_step_of_eager_kernels_is_as_long_as_the_host_needs() -> None:
 
     slow, slower = end_ps(50), end_ps(100)
     assert (slower - slow) / slow > 0.8
+
+
+@pytest.mark.parametrize("imbalance", [0.0, 0.4])
+def test_loads_of_all_layers_are_those_of_each(imbalance: float) -> None:
+    experts = {**MIXTRAL, "num_hidden_layers": 4}
+    found = job(model=experts, parallel={"tp": 1, "ep": 4}, routing={"imbalance": imbalance, "seed": 3})
+    assert found.loads == tuple(found.load(layer) for layer in range(4))
+    assert job().loads == (0.0, 0.0)
+    assert all(load >= 1 for load in found.loads)

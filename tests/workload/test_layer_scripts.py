@@ -51,7 +51,7 @@ def segments(
         ),
         model=Record(experts=Record(count=8), layers=3, predictors=predictors, pattern=pattern,
         kind=lambda n: "", ),
-        load=lambda number: loads[number], last_parameters=lambda: 70, last_experts=lambda: 7,
+        load=lambda number: loads[number], loads=loads, last_parameters=lambda: 70, last_experts=lambda: 7,
         first_parameters=lambda: 50,
         trained=lambda whole: whole, frozen=lambda whole: 0,
         layer_parameters=lambda number: (100 + number, 10, 0),
