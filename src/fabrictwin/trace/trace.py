@@ -36,7 +36,7 @@ class Counters:
 
         return Counters(
             self.tx_bytes - earlier.tx_bytes,
-            *(less(getattr(self, name), getattr(earlier, name)) for name in OPTIONAL_COUNTERS),
+            **{name: less(getattr(self, name), getattr(earlier, name)) for name in OPTIONAL_COUNTERS},
         )
 
 
