@@ -114,6 +114,7 @@ def test_everything_is_freed_when_programs_end(live: LiveTwin) -> None:
     assert not live.server.clients
     assert not live.server.connections.channels
     assert not live.server.world.records
+    assert not live.server.world.plain
 
 
 @pytest.mark.skipif(shutil.which("rdma") is None, reason="needs rdma (apt-get install iproute2)")

@@ -159,6 +159,7 @@ def test_nonsense_hurts_only_its_sender(server: Server) -> None:
     good.close()
     assert objects(server) == 0
     assert not server.world.records
+    assert not server.world.plain
 
 
 def test_the_connection_manager_withstands_nonsense(server: Server) -> None:

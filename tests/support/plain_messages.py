@@ -9,6 +9,13 @@ from fabrictwin.kernel.packet.state import constants as c
 from fabrictwin.kernel.packet.transport import dependencies, message_commands, message_events, message_receive
 
 
+def _note(message: int) -> Record:
+    """Return what is noted of a message that was just posted."""
+    return Record(
+        message=message, traits=0, holds=2, lost=0, accepted=0, end_ps=NONE, partner=NONE, answers=NONE
+    )  # fmt: skip
+
+
 class Pair:
     """A queue pair (number 0) with a chain of messages of so many packets each; the clock stands at 50."""
 
@@ -50,18 +57,7 @@ class Pair:
                     start_ps=0,
                 )
             )
-            self.note.append(
-                Record(
-                    message=100 + i,
-                    traits=0,
-                    holds=2,
-                    lost=0,
-                    accepted=0,
-                    end_ps=NONE,
-                    partner=NONE,
-                    answers=NONE,
-                )
-            )
+            self.note.append(_note(100 + i))
             at += size
         last = len(sizes) - 1
         first = 0 if sizes else NONE
