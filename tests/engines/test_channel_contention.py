@@ -202,4 +202,5 @@ def test_the_same_pieces_on_the_same_links_are_played_once(monkeypatch):
     channel_contention._played.clear()
     for _ in range(2):
         assert [ends(chain(3, 4, latency), 2 * BURST, 8) for latency in (70, 80)] == found
-    assert len(played) == 6 and len(channel_contention._played) == 1
+    assert len(played) == 6
+    assert len(channel_contention._played) == 1
