@@ -56,9 +56,6 @@ STEP_FIELDS = (
 WAITING_WEIGHT = 4
 """Of a request that waits against one that runs, in vLLM's own balancing (`vllm/v1/engine/core_client.py`)."""
 
-FEW_REQUESTS = 8
-"""That run at once: of more, one gets a block full in nearly every step."""
-
 
 class Deliveries:
     """Tokens that clients got, in order of the replica's time: request, picosecond, tokens."""
@@ -72,8 +69,8 @@ class Deliveries:
 class Replica:
     """A scheduler with a clock. `act` runs one turn of its loop; `next_ps` says when that is due.
 
-    `admitted_ps` says when each request first ran. `merges_decodes`: steps in which nothing happens but that few
-    requests decode are counted together. What comes out is the same.
+    `admitted_ps` says when each request first ran. `merges_decodes`: steps in which nothing happens but that
+    requests decode are run in one turn. What comes out is the same.
     """
 
     def __init__(
@@ -172,7 +169,7 @@ class Replica:
         now = self.next_ps
         scheduler = self.scheduler
         self.take(now)
-        if self._merges and until_ps > now and 0 < len(scheduler.running) <= FEW_REQUESTS:
+        if self._merges and until_ps > now and scheduler.running:
             until_ps = min(until_ps, self._arrived[0][0]) if self._arrived else until_ps
             if self._decode_on(now, until_ps):
                 return self.next_ps, []
