@@ -322,31 +322,37 @@ class Search:
         with _few_collections():
             return self._run(stage, keep)
 
+    def _refined(self, bounded: _Bounded, bounds: LowerBounds) -> Iterator[float | Candidate]:
+        """Yield ever closer bounds of a layout, in ps, then the layout with its time. Raises ConfigError."""
+        job = bounded.job
+        if bounds.tells_loads_apart(job):
+            yield bounds.by_loads(job)
+        closed = ClosedForm(job, self.times)
+        yield bounds.closer(job, closed)
+        yield closed.bound_ps()
+        estimate = closed.estimate()
+        yield Candidate(bounded.section, job, memory(memory_inputs_of(job), job.hardware.gpu), estimate)
+
     def _run(self, stage: Callable[[str], None], keep: int) -> Found:
         bounds = LowerBounds(in_switch=self.times.library is not None)
         fitting, considered, too_large = self._bounded(bounds, stage)
-        queue: list[tuple[float, str, _Bounded, ClosedForm | None, bool]]
-        queue = [(bounded.ps, repr(bounded.section), bounded, None, False) for bounded in fitting]
+        # each time that a layout seems fastest it gets the next of its bounds, and then its time
+        queue = [(bounded.ps, repr(bounded.section), self._refined(bounded, bounds)) for bounded in fitting]
         heapify(queue)
         candidates: list[Candidate] = []
         while queue:
-            seems, name, bounded, closed, by_passes = heappop(queue)
+            seems, name, refined = heappop(queue)
             if len(candidates) >= keep and seems >= candidates[keep - 1].estimate.step_ps:
                 break
             try:
-                if closed is None:
-                    closed = ClosedForm(bounded.job, self.times)
-                    heappush(queue, (max(seems, bounds.closer(bounded.job, closed)), name, bounded, closed, False))
-                    continue
-                if not by_passes:
-                    heappush(queue, (max(seems, closed.bound_ps()), name, bounded, closed, True))
-                    continue
-                estimate = closed.estimate()
+                found = next(refined)
             except ConfigError:
                 continue
-            held = memory(memory_inputs_of(bounded.job), bounded.job.hardware.gpu)
-            candidates.append(Candidate(bounded.section, bounded.job, held, estimate))
-            candidates.sort(key=lambda c: (c.estimate.step_ps, repr(c.section)))
+            if isinstance(found, Candidate):
+                candidates.append(found)
+                candidates.sort(key=lambda c: (c.estimate.step_ps, repr(c.section)))
+            else:
+                heappush(queue, (max(seems, found), name, refined))
         return Found(tuple(candidates[:keep]), considered, too_large)
 
 
