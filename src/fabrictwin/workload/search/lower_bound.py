@@ -162,7 +162,8 @@ class LowerBounds:
     def closer(self, job: Job, closed: ClosedForm) -> float:
         """A closer one, with communication as long as it takes by itself."""
         loads, layers = _layers(job.loads, job.layer_counts, job.layout.pp, _MANY)
-        passes = [self._closer_passes(job, closed, which) for which in (*loads, "first", "last")]
+        kinds: tuple[float | str, ...] = (*loads, "first", "last")
+        passes = [self._closer_passes(job, closed, which) for which in kinds]
         return _bound_ps(job, *_summed(layers, passes), closed.optimizers_ps)
 
     def _closer_passes(self, job: Job, closed: ClosedForm, which: float | str) -> _Passes:

@@ -160,7 +160,9 @@ class CachedSegments(Segments):
         return Segment(*parameters, *scripts)
 
     def _ends_of(self, name: str, make: Callable[[], Segment]) -> tuple[Script, Script]:
-        key = (*self.key, name)
+        # a predictor's layers are part of the last end
+        own = self.key if self.job.model.predictors else (self.roof, self._ends.shape)
+        key = (*own, name)
         if key not in _SCRIPTS:
             made = make()
             _SCRIPTS[key] = cast(Any, tuple(FixedScript.of(s) for s in (made.forward, made.backward)))
