@@ -48,7 +48,8 @@ def roofline_key(job: Job, precision: Precision) -> RooflineKey:
     )
     gradient_bytes = 2 if training.weights == "same" else FLOAT_BYTES
     shares = job.compute_share, training.eager_share
-    return (job.hardware.gpu, precision, training.scaling, attention, *shares, gradient_bytes, training.product_share)
+    settings = precision, training.scaling, attention
+    return (job.hardware.gpu, *settings, *shares, gradient_bytes, training.product_share)
 
 
 def roofline(

@@ -377,9 +377,7 @@ def stage_memory(inputs: MemoryInputs, stage: int, capacity_bytes: int) -> Memor
     return Memory(stage, tuple(item for item in items if item.bytes), capacity_bytes)
 
 
-def fullest(
-    inputs: MemoryInputs, recompute: Recompute, known: dict[int, States] | None = None
-) -> tuple[int, int]:
+def fullest(inputs: MemoryInputs, recompute: Recompute, known: dict[int, States] | None = None) -> tuple[int, int]:
     """(the stage whose ranks hold most, what they hold in bytes) with so much recomputation.
 
     `known` keeps the states of stages, for layouts that divide model and replicas alike.
