@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
 import numpy as np
 
-from fabrictwin.base.arrays import I32, starts_of
+from fabrictwin.base.arrays import I32, digest_of, starts_of
 from fabrictwin.engines.base.queue_pairs import QueuePairNumbers
 from fabrictwin.engines.channels.column_cache import LastColumns
 from fabrictwin.engines.channels.connection_paths import Travellers, Uses, plain, travel, travellers
@@ -98,7 +97,7 @@ class OpenConnections:
             *(ends.source, ends.target, ends.source_seat, ends.target_seat),
             *(getattr(ends.how, name) for name in _LEADS),
         )
-        return self.last.of("name", columns, lambda: _digest(columns))
+        return self.last.of("name", columns, lambda: digest_of(columns))
 
     def _find(self, ends: Sequence[Travellers]) -> _Found:
         entropy = self._numbers.ports_by_side if self.fabric.technology == "ethernet" else None
@@ -138,13 +137,6 @@ def _batches(edges: Sequence[int]) -> list[slice]:
             since = 0
         since += count
     return [slice(*cut) for cut in pairwise([*ends, len(edges)])]
-
-
-def _digest(columns: Sequence[np.ndarray]) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    for column in columns:
-        digest.update(column.tobytes())
-    return digest.digest()
 
 
 def _in_one(parts: Sequence[Travellers]) -> Travellers:

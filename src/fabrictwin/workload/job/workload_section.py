@@ -36,7 +36,7 @@ Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Parallel(Section):
