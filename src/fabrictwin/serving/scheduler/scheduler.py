@@ -132,7 +132,7 @@ class Scheduler:
                 return 0
             last_output = request.max_tokens if request.stop_after == NONE else request.stop_after
             last_output = min(last_output, request.max_tokens, config.max_model_len - request.prompt)
-            # the step after takes a block; without one in flight, the last token of a block is cached in a step too
+            # the step after takes a block; without one in flight a block's last token is cached in a step too
             alike = size - request.computed % size - (not ahead)
             steps = min(steps, max(alike, 1), last_output - request.outputs - 3)
             missing += len(request.blocks[0]) * size <= request.computed
