@@ -198,6 +198,9 @@ def test_bounds_of_uneven_experts_come_closer(parallel, imbalance):
     bounds, closed = LowerBounds(in_switch=True), ClosedForm(job, times)
     bound = closed.bound_ps()
     assert bounds.of(job) < 0.97 * bounds.closer(job, closed)
+    assert bounds.tells_loads_apart(job) == (imbalance > 0)
+    if imbalance:
+        assert bounds.of(job) < bounds.by_loads(job) < bounds.closer(job, closed)
     assert 0.9 * bound < bounds.closer(job, closed) <= bound * (1 + 1e-9)
 
 
