@@ -108,14 +108,14 @@ class AttentionBlock(Sublayer):
         block = Cost(forward.ps / cp, 1)
         self._gathered(script, block, part)
         # the first block's result to 4 bytes, and the last one's back
-        script.compute((block + self.moved(self.traffic.merged, out)) * (cp - 1), part)
+        script.compute((block + self.moved(self.traffic.partial.merged, out)) * (cp - 1), part)
         script.compute(self.roof.stream(CAST_BYTES * out) * 2, part)
 
     def _pytorch_backward(self, script: Script) -> None:
         backward, cp, model = self.core()[1], self.shape.sharing.cp, self.model
         queries = self.shape.tokens * model.heads * model.key_size // self.shape.sharing.tp
-        of_queries, of_keys = self.traffic.summed
-        summed = self.moved(of_queries, queries) + self.moved(of_keys, self._repeated())
+        partial = self.traffic.partial
+        summed = self.moved(partial.queries, queries) + self.moved(partial.keys, self._repeated())
         block = Cost(backward.ps / cp, 1) + summed
         self._gathered(script, block, "backward")
         # all blocks' gradients but the last one's travel beside the next block; those of the last go home
