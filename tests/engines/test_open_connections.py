@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.clusters import boxes
-from support.nccl_machines import communicator, twin_of
+from support.nccl_machines import chosen, communicator, twin_of
 
 from fabrictwin.base.errors import InvariantError
 from fabrictwin.engines.channels import edge_paths
@@ -23,6 +23,7 @@ from fabrictwin.kernel.flow.sums import add_up, carried, count, edge_rates, load
 from fabrictwin.nccl.lowering.lower import Lowering
 from fabrictwin.nccl.lowering.task_times import measure
 from fabrictwin.nccl.lowering.tasks import Task
+from fabrictwin.nccl.topology.graph_types import Algorithm
 from fabrictwin.program import collectives, patterns
 from fabrictwin.program.program import Communication
 from fabrictwin.twin.twin import Twin
@@ -107,6 +108,25 @@ def test_what_is_bound_in_parts_is_what_is_bound_at_once(technology: str, monkey
     whole.add_carried(flow, np.ones(len(several), np.int64), np.zeros(len(several)), once)
     assert once.sum() == size
     np.testing.assert_array_equal(once, np.bincount(edges.port, edges.size, twin.fabric.ports))
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("environment", [{}, {"NCCL_NET": "Socket"}])
+def test_channels_that_are_bound_in_parts_use_what_they_use_at_once(
+    keep: bool, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    twin = twin_of("dgx-h100", 2, "ethernet")
+    tree = chosen(Algorithm.TREE, channels=8)
+    one = Lowering(communicator(twin=twin, **environment))(Task("all_reduce", 1 << 26), tree)
+    whole = bind([one], twin.fabric.gpu_node, connections(twin, keep=keep))
+    monkeypatch.setattr(edge_paths, "_EDGES_AT_ONCE", 3 * len(patterns.edges(one.channels)) // len(one.channels))
+    parts = bind([one], twin.fabric.gpu_node, connections(twin, keep=keep))
+    assert len(whole.counts) == 1 < len(parts.counts) < len(one.channels)
+    for name in ("size_bytes", "limit", "use_start", "use_resource", "use_coefficient"):
+        np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name), err_msg=name)
+    for name in ("port", "size"):
+        ours = np.concatenate([getattr(counts, name) for counts in parts.counts])
+        np.testing.assert_array_equal(ours, getattr(whole.counts[0], name), err_msg=name)
 
 
 def test_what_is_connected_otherwise_is_found_anew():
