@@ -78,6 +78,8 @@ CASES: list[dict[str, Any]] = [
     {"parallel": {"pp": 4, "layers": [9, 8, 8, 7]}},
     {"parallel": {"tp": 8, "pp": 2, "cp": 2}, "sequence_parallel": True},
     {"parallel": {"tp": 2, "cp": 4, "context": "all-gather"}, "sequence_parallel": True},
+    {"parallel": {"tp": 2, "cp": 4, "context": "pytorch"}},
+    {"parallel": {"cp": 4, "context": "pytorch"}, "kernels": "eager"},
     {"parallel": {"tp": 2, "pp": 2}, "sharding": "zero-1"},
     {"parallel": {"tp": 2, "pp": 2}, "sharding": "zero-1", "overlap": True},
     {"parallel": {"tp": 2, "pp": 2, "vp": 4}, "sharding": "zero-1", "overlap": True, "sequence_parallel": True},

@@ -46,7 +46,7 @@ class Sharing:
     ep_hosts: int = 1  # that an expert-parallel group lies on
     expert_tp: int = 1
     sequence_parallel: bool = False
-    context: Literal["ring", "all-gather"] = "ring"
+    context: Literal["ring", "all-gather", "pytorch"] = "ring"
     dispatcher: Literal["all-to-all", "flex"] = "all-to-all"
 
 
