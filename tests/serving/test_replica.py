@@ -186,6 +186,7 @@ class ByContext:
     blocks=st.sampled_from([30, 200]),
     name=st.sampled_from(["0.12", "0.15", "0.19", "0.33"]),
     talks=st.none() | st.integers(1, 3),
+    prompt=st.sampled_from([90, 257]),  # a step takes 256
 )
 def test_merged_decodes_change_nothing(
     arrivals: list[int],
@@ -196,8 +197,9 @@ def test_merged_decodes_change_nothing(
     blocks: int,
     name: str,
     talks: int | None,
+    prompt: int,
 ) -> None:
-    asked = demand(sorted(arrivals), prompt=90, output=70)
+    asked = demand(sorted(arrivals), prompt=prompt, output=70)
     if talks:  # several hold the same blocks, and which of them is found depends on who had them cached first
         number = np.arange(len(arrivals)) % talks
         asked = replace(asked, contents=Conversations(number, np.zeros_like(number), number))
@@ -210,7 +212,7 @@ def test_merged_decodes_change_nothing(
         ]
         out = run(asked, *servers, policy="least_loaded", concurrency=concurrency)
         seen.append((out, [one.steps.tolist() for one in servers]))
-        keys = [asked.contents.keys(number, 90, 16, 0)(0, 10) for number in range(len(arrivals))]
+        keys = [asked.contents.keys(number, prompt, 16, 0)(0, 20) for number in range(len(arrivals))]
         found.append([[one.scheduler.cache.pool.find_run(chain) for chain in keys] for one in servers])
     assert found[0] == found[1]
     (one, steps), (two, merged) = seen

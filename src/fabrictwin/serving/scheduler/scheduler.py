@@ -128,7 +128,8 @@ class Scheduler:
         steps = size
         missing = 0
         for request in self.running:
-            if request.placeholders != ahead or request.tokens - request.computed != 1 - ahead:
+            behind = request.tokens - request.computed
+            if request.chunk or request.placeholders != ahead or behind != 1 - ahead:
                 return 0
             last_output = request.max_tokens if request.stop_after == NONE else request.stop_after
             last_output = min(last_output, request.max_tokens, config.max_model_len - request.prompt)
