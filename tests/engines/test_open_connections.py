@@ -19,7 +19,16 @@ from fabrictwin.engines.channels.edge_paths import OpenConnections
 from fabrictwin.engines.flow.flow_engine import FlowEngine
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.fabric.memory_paths import PathFinder
-from fabrictwin.kernel.flow.sums import add_up, carried, count, edge_rates, loaded_rates, place, places_by
+from fabrictwin.kernel.flow.sums import (
+    add_up,
+    carried,
+    count,
+    edge_rates,
+    loaded_rates,
+    place,
+    places_by,
+    take_rows,
+)
 from fabrictwin.nccl.lowering.lower import Lowering
 from fabrictwin.nccl.lowering.task_times import measure
 from fabrictwin.nccl.lowering.tasks import Task
@@ -179,6 +188,20 @@ def test_sums_by_row_and_column(drawn: list[tuple[int, int, int]]):
         mine = slice(start[r], start[r + 1])
         assert to_column[mine].tolist() == sorted(set(column[row == r].tolist()))
         assert to_value[mine].tolist() == expected[r, to_column[mine]].tolist()
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 9), st.floats(0, 1)), max_size=4), min_size=1, max_size=8),
+    st.data(),
+)
+def test_rows_are_taken_with_all_that_they_use(rows: list[list[tuple[int, float]]], data: st.DataObject):
+    taken = data.draw(st.permutations(range(len(rows))))
+    uses = [use for row in rows for use in row]
+    start = np.cumsum([0, *map(len, rows)]).astype(np.int64)
+    columns, values = np.empty(len(uses), np.int32), np.empty(len(uses))
+    given_ = np.array([use[0] for use in uses], np.int32), np.array([use[1] for use in uses], np.float64)
+    take_rows(start, np.array(taken, np.int64), *given_, columns, values)
+    assert list(zip(columns.tolist(), values.tolist(), strict=True)) == [use for r in taken for use in rows[r]]
 
 
 legs = st.lists(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), st.floats(0.01, 1))), max_size=4)
