@@ -102,15 +102,67 @@ def all_to_all(seed: int, more: dict[str, int]) -> Figures:
     return {"end, us": result.done_ps.max() / 1e6}
 
 
+def _flows(nodes: int, flows: list[tuple[int, int, int]], levels: list[int] | None = None) -> Any:
+    """The pattern of (source, destination, bytes), all from the start, at a service level each."""
+    rows = [f"{a}->{b} id {i} start 0 size {size}" for i, (a, b, size) in enumerate(flows, 1)]
+    if levels:
+        rows = [f"{row} prio {level}" for row, level in zip(rows, levels, strict=True)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "flows.cm"
+        path.write_text("\n".join([f"Nodes {nodes}", f"Connections {len(flows)}", *rows, ""]))
+        return cases.read_traffic(path)
+
+
+def hot_all_to_all(seed: int, more: dict[str, int]) -> Figures:
+    """64 of 128 hosts; four of them get four times what others get."""
+    flows = [(a, b, (1 << 18) if b < 4 else 1 << 16) for a in range(64) for b in range(64) if a != b]
+    result = _play(_flows(128, flows), cases.network(8), seed, control="dcqcn", dcqcn="by-rate", **more)
+    return {"end, us": result.done_ps.max() / 1e6, "pauses": result.summary()["pauses"]["frames"]}
+
+
+def tcp_beside_rdma(seed: int, more: dict[str, int]) -> Figures:
+    """Two flows of DCQCN and four of CUBIC into one adapter, in one lane."""
+    flows = [(a, 100, 20_000_000) for a in (0, 20, 40, 60, 80, 120)]
+    levels = [0, 0, 1, 1, 1, 1]
+    result = _play(
+        *(_flows(128, flows, levels), cases.network(8), seed),
+        **({"control": "dcqcn", "controls": ((1, "cubic"),)} | more),
+    )
+    took = result.done_ps / 1e9
+    return {"RDMA's end, ms": took[:2].max(), "TCP's end, ms": took[2:].max()}
+
+
+def infiniband_congestion(seed: int, more: dict[str, int]) -> Figures:
+    """Five crowd a port, and a victim that goes elsewhere shares a trunk with two of them: no host moves."""
+    from support.clusters import blueprint
+
+    from fabrictwin.cluster.spec.congestion_section import CongestionControl
+    from fabrictwin.engines.packet.packet_options import options_with
+    from fabrictwin.tools.traffic.play_traffic import play_traffic
+    from fabrictwin.twin import Twin
+
+    shape = {"kind": "fat-tree", "tiers": 2, "leaf_down": 4, "oversubscription": 4}
+    twin = Twin(blueprint(8, "pcie-box", technology="infiniband", switch="qm8700", topology=shape))
+    twin.congestion = CongestionControl.model_validate(
+        {
+            "cc_sw_cong_setting_threshold": 15,
+            "cc_sw_cong_setting_marking_rate": 7,
+            "cc_ca_cong_setting_ccti_timer": 20,
+            "cc_ca_cong_setting_ccti_increase": 1,
+            "cc_cct": ",".join(f"2:{i}" for i in range(128)),
+        }
+    )
+    pattern = _flows(8, [(a, 0, 16_000_000) for a in (4, 5, 1, 2, 3)] + [(6, 3, 16_000_000)])
+    result = play_traffic(pattern, twin.fabric, twin.routes, options_with(seed=seed, **more), slowdown=False)
+    took = result.completion_ps / 1e9
+    return {"those that crowd, end, ms": took[:5].max(), "victim's end, ms": took[5]}
+
+
 def _seven(seed: int, control: str, more: dict[str, int]) -> Figures:
     from fabrictwin.engines.packet.packet_options import options_with
     from fabrictwin.tools.traffic.play_traffic import play_traffic
 
-    text = ["Nodes 8", "Connections 7", *(f"{i}->7 id {i + 1} start 0 size {8 * MIB}" for i in range(7)), ""]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "seven.cm"
-        path.write_text("\n".join(text))
-        pattern = cases.read_traffic(path)
+    pattern = _flows(8, [(i, 7, 8 * MIB) for i in range(7)])
     twin = boxes(8, "ethernet")
     options = options_with(control=control, lossless=False, buffer_bytes=4 * MIB, seed=seed, **more)
     result = play_traffic(_moved(pattern, seed), twin.fabric, twin.routes, options, slowdown=False)
@@ -136,8 +188,15 @@ LINES: dict[str, Callable[[int, dict[str, int]], Figures]] = {
     "permutation of 1,024 x 2 MB, spraying, NSCC": permutation_spray,
     "all-to-all of 128 x 64 KiB, spraying, NSCC": all_to_all,
     "incast of 32 x 20 MB, drop-tail": long_incast_lossy,
+    "all-to-all of 64 with four hot receivers, DCQCN": hot_all_to_all,
+    "2 of DCQCN and 4 of CUBIC x 20 MB in one lane": tcp_beside_rdma,
+    "5 that crowd a port and a victim, InfiniBand's control": infiniband_congestion,
 }
-WHOLE = ("all-to-all of 128 x 64 KiB, spraying, NSCC",)  # triggers belong to no part
+# triggers and InfiniBand's control belong to no part
+WHOLE = (
+    "all-to-all of 128 x 64 KiB, spraying, NSCC",
+    "5 that crowd a port and a victim, InfiniBand's control",
+)
 
 
 def play(kept: Path, label: str, lines: list[str], parts: int) -> None:

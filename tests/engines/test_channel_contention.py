@@ -184,3 +184,23 @@ def test_random_scenes_end_when_a_plain_loop_says(data):
     counts = [data.draw(st.integers(1, 4)) for _ in range(channels)]
     played = meeting.ends(np.full(channels, piece), np.array(counts)).end_ps
     assert played.tolist() == brute(meeting, piece, counts)
+
+
+def test_the_same_pieces_on_the_same_links_are_played_once(monkeypatch):
+    from fabrictwin.engines.channels import channel_contention
+    from fabrictwin.kernel.flow import contention
+
+    played = []
+    monkeypatch.setattr(channel_contention, "_played", {})
+    play = contention.play
+    monkeypatch.setattr(contention, "play", lambda *state: (played.append(state), play(*state)))
+    for _ in range(2):
+        found = [ends(chain(3, 4, latency), 2 * BURST, 8) for latency in (70, 80)]
+        assert found[0] != found[1]
+    assert len(played) == 2
+    monkeypatch.setattr(channel_contention, "_PLAYED", 1)
+    channel_contention._played.clear()
+    for _ in range(2):
+        assert [ends(chain(3, 4, latency), 2 * BURST, 8) for latency in (70, 80)] == found
+    assert len(played) == 6
+    assert len(channel_contention._played) == 1

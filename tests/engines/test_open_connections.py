@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.clusters import boxes
-from support.nccl_machines import communicator, twin_of
+from support.nccl_machines import chosen, communicator, twin_of
 
 from fabrictwin.base.errors import InvariantError
 from fabrictwin.engines.channels import edge_paths
@@ -19,10 +19,20 @@ from fabrictwin.engines.channels.edge_paths import OpenConnections
 from fabrictwin.engines.flow.flow_engine import FlowEngine
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.fabric.memory_paths import PathFinder
-from fabrictwin.kernel.flow.sums import add_up, carried, count, edge_rates, loaded_rates, place, places_by
+from fabrictwin.kernel.flow.sums import (
+    add_up,
+    carried,
+    count,
+    edge_rates,
+    loaded_rates,
+    place,
+    places_by,
+    take_rows,
+)
 from fabrictwin.nccl.lowering.lower import Lowering
 from fabrictwin.nccl.lowering.task_times import measure
 from fabrictwin.nccl.lowering.tasks import Task
+from fabrictwin.nccl.topology.graph_types import Algorithm
 from fabrictwin.program import collectives, patterns
 from fabrictwin.program.program import Communication
 from fabrictwin.twin.twin import Twin
@@ -109,6 +119,25 @@ def test_what_is_bound_in_parts_is_what_is_bound_at_once(technology: str, monkey
     np.testing.assert_array_equal(once, np.bincount(edges.port, edges.size, twin.fabric.ports))
 
 
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("environment", [{}, {"NCCL_NET": "Socket"}])
+def test_channels_that_are_bound_in_parts_use_what_they_use_at_once(
+    keep: bool, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    twin = twin_of("dgx-h100", 2, "ethernet")
+    tree = chosen(Algorithm.TREE, channels=8)
+    one = Lowering(communicator(twin=twin, **environment))(Task("all_reduce", 1 << 26), tree)
+    whole = bind([one], twin.fabric.gpu_node, connections(twin, keep=keep))
+    monkeypatch.setattr(edge_paths, "_EDGES_AT_ONCE", 3 * len(patterns.edges(one.channels)) // len(one.channels))
+    parts = bind([one], twin.fabric.gpu_node, connections(twin, keep=keep))
+    assert len(whole.counts) == 1 < len(parts.counts) < len(one.channels)
+    for name in ("size_bytes", "limit", "use_start", "use_resource", "use_coefficient"):
+        np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name), err_msg=name)
+    for name in ("port", "size"):
+        ours = np.concatenate([getattr(counts, name) for counts in parts.counts])
+        np.testing.assert_array_equal(ours, getattr(whole.counts[0], name), err_msg=name)
+
+
 def test_what_is_connected_otherwise_is_found_anew():
     twin = twin_of("dgx-a100", 2, "ethernet")
     lowering = Lowering(communicator(twin=twin))
@@ -159,6 +188,20 @@ def test_sums_by_row_and_column(drawn: list[tuple[int, int, int]]):
         mine = slice(start[r], start[r + 1])
         assert to_column[mine].tolist() == sorted(set(column[row == r].tolist()))
         assert to_value[mine].tolist() == expected[r, to_column[mine]].tolist()
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 9), st.floats(0, 1)), max_size=4), min_size=1, max_size=8),
+    st.data(),
+)
+def test_rows_are_taken_with_all_that_they_use(rows: list[list[tuple[int, float]]], data: st.DataObject):
+    taken = data.draw(st.permutations(range(len(rows))))
+    uses = [use for row in rows for use in row]
+    start = np.cumsum([0, *map(len, rows)]).astype(np.int64)
+    columns, values = np.empty(len(uses), np.int32), np.empty(len(uses))
+    given_ = np.array([use[0] for use in uses], np.int32), np.array([use[1] for use in uses], np.float64)
+    take_rows(start, np.array(taken, np.int64), *given_, columns, values)
+    assert list(zip(columns.tolist(), values.tolist(), strict=True)) == [use for r in taken for use in rows[r]]
 
 
 legs = st.lists(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), st.floats(0.01, 1))), max_size=4)

@@ -24,7 +24,7 @@ def cache(name: str = "0.19", blocks: int = 20, size: int = 4, windows: tuple[in
 
 
 def test_a_freed_block_is_reused_last_and_found_until_then() -> None:
-    pool = BlockPool(4, caching=True, unhashed_first=False)
+    pool = BlockPool(4, unhashed_first=False)
     (block,) = pool.take(1)
     pool.insert(block, 7)
     pool.release([block])
@@ -36,7 +36,7 @@ def test_a_freed_block_is_reused_last_and_found_until_then() -> None:
 
 def test_blocks_without_content_are_reused_first_from_0_33_on() -> None:
     for first, expected in ((False, [3, 1, 2]), (True, [2, 3, 1])):
-        pool = BlockPool(4, caching=True, unhashed_first=first)
+        pool = BlockPool(4, unhashed_first=first)
         one, two = pool.take(2)
         pool.insert(one, 7)
         pool.release([one, two])
@@ -44,7 +44,7 @@ def test_blocks_without_content_are_reused_first_from_0_33_on() -> None:
 
 
 def test_the_same_content_twice_is_found_where_it_was_first() -> None:
-    pool = BlockPool(4, caching=True, unhashed_first=False)
+    pool = BlockPool(4, unhashed_first=False)
     one, two = pool.take(2)
     pool.insert(two, 7)
     pool.insert(one, 7)
@@ -56,7 +56,7 @@ def test_the_same_content_twice_is_found_where_it_was_first() -> None:
 
 @given(st.data())
 def test_references_and_free_list_agree(data: st.DataObject) -> None:
-    pool = BlockPool(12, caching=True, unhashed_first=data.draw(st.booleans()))
+    pool = BlockPool(12, unhashed_first=data.draw(st.booleans()))
     held: list[int] = []
     for _ in range(data.draw(st.integers(1, 40))):
         act = data.draw(st.sampled_from(["take", "release", "insert", "touch"]))
@@ -89,7 +89,7 @@ def test_a_hit_under_a_window_is_the_longest_whose_window_is_cached(
     window.
     """
     size = 4
-    pool = BlockPool(40, caching=True, unhashed_first=False)
+    pool = BlockPool(40, unhashed_first=False)
     for place, block in zip(sorted(cached), pool.take(len(cached)), strict=True):
         pool.insert(block, place)
     found = PrefixSearch(pool, (window,), size, drops).find(list(range(16)), limit)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,11 +13,12 @@ from fabrictwin.base.errors import SimulatedError
 from fabrictwin.serving.arrivals.demand import Conversations, Demand, Unshared
 from fabrictwin.serving.cache.manager import CacheLayout, KvCache
 from fabrictwin.serving.engine.bench import TURNAROUND_PS, Served, serve
-from fabrictwin.serving.engine.replica import HostTimes, Replica
+from fabrictwin.serving.engine.replica import NEVER, HostTimes, Replica
 from fabrictwin.serving.engine.router import Policy, router
 from fabrictwin.serving.report.bench import latencies
 from fabrictwin.serving.scheduler.config import SchedulerConfig
 from fabrictwin.serving.scheduler.release import release
+from fabrictwin.serving.scheduler.request import Request
 from fabrictwin.serving.scheduler.scheduler import Scheduler
 from fabrictwin.serving.step.shape import StepShape
 
@@ -182,6 +185,8 @@ class ByContext:
     concurrency=st.none() | st.integers(1, 4),
     blocks=st.sampled_from([30, 200]),
     name=st.sampled_from(["0.12", "0.15", "0.19", "0.33"]),
+    talks=st.none() | st.integers(1, 3),
+    prompt=st.sampled_from([90, 257]),  # a step takes 256
 )
 def test_merged_decodes_change_nothing(
     arrivals: list[int],
@@ -191,9 +196,14 @@ def test_merged_decodes_change_nothing(
     concurrency: int | None,
     blocks: int,
     name: str,
+    talks: int | None,
+    prompt: int,
 ) -> None:
-    asked = demand(sorted(arrivals), prompt=90, output=70)
-    seen = []
+    asked = demand(sorted(arrivals), prompt=prompt, output=70)
+    if talks:  # several hold the same blocks, and which of them is found depends on who had them cached first
+        number = np.arange(len(arrivals)) % talks
+        asked = replace(asked, contents=Conversations(number, np.zeros_like(number), number))
+    seen, found = [], []
     for merges in (False, True):
         servers = [replica(1, ahead=ahead, blocks=blocks, name=name) for _ in range(replicas)]
         servers = [
@@ -202,9 +212,26 @@ def test_merged_decodes_change_nothing(
         ]
         out = run(asked, *servers, policy="least_loaded", concurrency=concurrency)
         seen.append((out, [one.steps.tolist() for one in servers]))
+        keys = [asked.contents.keys(number, prompt, 16, 0)(0, 20) for number in range(len(arrivals))]
+        found.append([[one.scheduler.cache.pool.find_run(chain) for chain in keys] for one in servers])
+    assert found[0] == found[1]
     (one, steps), (two, merged) = seen
     assert one.delivered_ps.tolist() == two.delivered_ps.tolist()
     assert sorted(zip(one.delivered_ps, one.request, strict=True)) == sorted(
         zip(two.delivered_ps, two.request, strict=True)
     )
+    assert one.hits.tolist() == two.hits.tolist()
     assert steps == merged
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_one_turn_runs_decodes_across_the_blocks_that_they_fill(ahead: bool) -> None:
+    server = replica(10, ahead=ahead)
+    asked = demand([0], output=500)
+    server.send(Request(0, 100, 500, key_source=asked.contents.keys(0, 100, 16, 0)), 0)
+    turns = 0
+    while server.next_ps < NEVER:
+        server.act(NEVER)
+        turns += 1
+    assert len(server.deliveries.tokens) == 500
+    assert turns < 15

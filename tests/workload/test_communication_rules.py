@@ -355,14 +355,28 @@ def test_a_script_takes_at_least_its_longest_chain(items, least):
     assert lower_bound._least_ps(script(*items), 50, price) == pytest.approx(least)
 
 
-def test_loads_stand_for_those_of_layers_that_have_no_less():
-    levels, which = lower_bound._levels((0.0, 1.5, 1.25, 1.75, *(2 + i / 8 for i in range(16))))
-    assert levels[:3] == (0.0, 1.25, 1.75)
-    assert len(levels) == 1 + lower_bound._LEVELS
-    assert which[:4].tolist() == [0, 1, 1, 2]
-    loads = np.array([0.0, 1.5, 1.25, 1.75, *(2 + i / 8 for i in range(16))])
-    assert (np.array(levels)[which] <= loads).all()
-    assert lower_bound._levels((0.0, 0.0))[0] == (0.0,)
+@pytest.mark.parametrize("most", [1, 4, 8])
+def test_loads_stand_for_those_of_layers_that_have_no_less(most):
+    loads = (0.0, 1.5, 1.25, 1.75, *(2 + i / 8 for i in range(16)))
+    chosen, layers = lower_bound._layers(loads, (1,) * 20, 20, most)
+    assert chosen[:2] == (0.0, 1.25)
+    assert len(chosen) == 1 + most
+    assert layers.shape == (1 + most, 1, 20)
+    assert (layers.sum(axis=0) == 1).all()
+    own = np.array(chosen)[layers[:, 0].argmax(axis=0)]
+    assert (own <= loads).all()
+    assert own[1] == 1.25
+    # the highest of those that are no more
+    assert all(mine == max(load for load in chosen if load <= its) for mine, its in zip(own, loads, strict=True))
+
+
+def test_layers_without_experts_have_one_load_and_are_counted_by_chunk_and_stage():
+    chosen, layers = lower_bound._layers((0.0,) * 6, (1, 2, 0, 3), 2, 8)
+    assert chosen == (0.0,)
+    assert layers.tolist() == [[[1, 2], [0, 3]]]
+    chosen, layers = lower_bound._layers((1.0,) * 6, (1, 2, 0, 3), 2, 8)
+    assert chosen == (1.0,)
+    assert layers.tolist() == [[[1, 2], [0, 3]]]
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
@@ -370,14 +384,12 @@ def test_a_step_takes_at_least_its_busiest_stage_and_the_way_there(monkeypatch, 
     """Two stages of two chunks: layers 1, 3 and 2, 4, of which those from the third on have experts."""
     passes = lower_bound._Passes
     made = Record(
-        layout=Record(pp=2), micro_batches=3, layer_counts=(1, 3, 2, 4), model=Record(sparse_before=tuple(
-            max(0, n - 2) for n in range(11)
-        )),
+        layout=Record(pp=2), micro_batches=3, layer_counts=(1, 3, 2, 4), loads=(0.0, 0.0, *(1.0,) * 8),
         training=Record(parallel=Record(schedule=schedule)),
     )  # fmt: skip
     monkeypatch.setattr(
         lower_bound.LowerBounds, "_passes",
-        lambda self, job: (passes(10, 20), passes(100, 200), passes(1, 2), passes(3, 4)),
+        lambda self, job, loads: (passes(10, 20), passes(100, 200), passes(1, 2), passes(3, 4)),
     )  # fmt: skip
     # chunks by stage: (1 dense, 3: one dense and two sparse), then (2 sparse, 4 sparse)
     first = (10 + 20 + 1 + 2) + 2 * 300
@@ -386,18 +398,10 @@ def test_a_step_takes_at_least_its_busiest_stage_and_the_way_there(monkeypatch, 
     assert lower_bound.LowerBounds().of(made) == max(3 * first, 3 * second + before)
 
 
-def test_the_least_load_is_that_of_the_emptiest_layer():
-    layout, routing = Record(ep=2), Record(imbalance=0.0, seed=1)
-    job = Record(model=Record(experts=None), training=Record(routing=routing), layout=layout)
-    assert lower_bound._least_load(job) == 0
-    loads = [0.0, 1.5, 1.25, 1.75]
-    job = Record(
-        model=Record(experts=Record(count=8), sparse_before=(0, 0, 1, 2, 3), layers=4), layout=layout,
-        training=Record(routing=routing), loads=tuple(loads),
-    )  # fmt: skip
-    assert lower_bound._least_load(job) == 1
-    job.training.routing = Record(imbalance=0.5, seed=1)
-    assert lower_bound._least_load(job) == 1.25
+def test_bounds_tell_loads_apart_where_they_differ():
+    bounds = lower_bound.LowerBounds()
+    assert bounds.tells_loads_apart(Record(loads=(0.0, 1.0)))
+    assert not bounds.tells_loads_apart(Record(loads=(1.25, 1.25)))
 
 
 # ---------------------------------------------------------------------- what a search tries

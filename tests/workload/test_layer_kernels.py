@@ -38,8 +38,8 @@ from support.pass_lines import bw, fw, run, tensor, written, wt
 
 from fabrictwin.workload.layers.attention import AttentionBlock
 from fabrictwin.workload.layers.feedforward import MlpBlock
-from fabrictwin.workload.layers.kernel_traffic import EAGER
-from fabrictwin.workload.layers.pass_script import Collective
+from fabrictwin.workload.layers.kernel_traffic import EAGER, traffic_of
+from fabrictwin.workload.layers.pass_script import Collective, Script
 from fabrictwin.workload.layers.roofline import Cost
 from fabrictwin.workload.model.model_blocks import Latent
 
@@ -280,6 +280,39 @@ def test_context_parallel_attention(context):
     else:
         assert script[at:end] == run(gather, fw(Cost(forward, CP)))
         assert back[begun : last + 1] == run(gather, bw(Cost(backward, CP)), sums)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_context_parallelism_of_pytorch(eager):
+    """Keys and values of as many heads as queries have; results merged, and gradients summed, in 4 bytes."""
+    traffic = traffic_of("master", eager=eager)
+    block = AttentionBlock(L, shape(cp=CP, context="pytorch", collective_sms=9, traffic=traffic))
+    own, heads = t // CP, Width(HEADS, 2 * D)
+    queries, pairs = own * HEADS * D, 2 * own * HEADS * D
+    gather = Collective("cp", "all_gather", CP * pairs * 2, 9)
+    # cp - 1 messages of one rank's gradients, and one that goes home
+    sums = Collective("cp", "reduce_scatter", CP * pairs * 4, 9)
+    home = Collective("cp", "reduce_scatter", -(-pairs * 4 * CP // (CP - 1) // (4 * CP)) * 4 * CP, 9)
+    assert sums.size_bytes * (CP - 1) // CP == (CP - 1) * pairs * 4
+    assert pairs * 4 <= home.size_bytes * (CP - 1) / CP < pairs * 4 + 4 * CP
+    one = [Cost(FLASH(BATCH, heads, SEQUENCE, part, block=SEQUENCE // CP).ps / CP / CP, 1) for part in "fb"]
+    merged = one[0] + Cost(S((38 if eager else 10) * queries).ps, 9 if eager else 2)
+    summed = one[1] + S(10 * queries) + Cost(S((21 if eager else 10) * pairs).ps, 5 if eager else 2)
+    script = Script()
+    block.core_forward(script, "forward")
+    rest = fw(merged * (CP - 1)), fw(S(6 * queries) * 2)
+    if eager:
+        assert written(script) == run(("begin", gather), fw(one[0]), ("wait", 0), *rest)
+    else:
+        assert written(script) == run(gather, fw(one[0]), *rest)
+    script = Script()
+    block.core_backward(script)
+    if eager:
+        assert written(script) == run(
+            ("begin", gather), bw(summed), ("wait", 0), ("begin", sums), bw(summed * (CP - 1)), ("wait", 1), home
+        )
+    else:
+        assert written(script) == run(gather, bw(summed), bw(summed * (CP - 1)), sums, home)
 
 
 def test_layers_that_take_turns_with_a_window():

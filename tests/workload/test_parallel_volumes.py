@@ -97,6 +97,17 @@ def test_context_parallel_moves_keys_and_values(context, cp):
     assert moved["key-value gradients"] == once
 
 
+@pytest.mark.parametrize("kernels", ["fused", "eager"])
+@pytest.mark.parametrize("cp", [2, 4])
+def test_pytorch_s_context_parallelism_repeats_heads_and_sends_gradients_home(kernels, cp):
+    parallel = {"tp": 2, "pp": 2, "cp": cp, "context": "pytorch"}
+    job, program = lowered(spec(2, parallel=parallel, kernels=kernels))
+    moved = sent(program)
+    once = SEQUENCE * 2 * HIDDEN * job.layout.dp * MICRO * LAYERS  # elements of all heads' keys and values
+    assert moved["key-value exchange"] == 2 * (cp - 1) * once * 2
+    assert moved["key-value gradients"] == pytest.approx(cp * once * 4, rel=0.01)
+
+
 @pytest.mark.parametrize("ep", [2, 4, 8])
 def test_experts_are_sent_top_k_copies_of_each_token(ep):
     job, program = lowered(spec(2, model=MIXTRAL, parallel={"tp": 1, "pp": 2, "ep": ep}))

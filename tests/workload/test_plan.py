@@ -78,6 +78,8 @@ CASES: list[dict[str, Any]] = [
     {"parallel": {"pp": 4, "layers": [9, 8, 8, 7]}},
     {"parallel": {"tp": 8, "pp": 2, "cp": 2}, "sequence_parallel": True},
     {"parallel": {"tp": 2, "cp": 4, "context": "all-gather"}, "sequence_parallel": True},
+    {"parallel": {"tp": 2, "cp": 4, "context": "pytorch"}},
+    {"parallel": {"cp": 4, "context": "pytorch"}, "kernels": "eager"},
     {"parallel": {"tp": 2, "pp": 2}, "sharding": "zero-1"},
     {"parallel": {"tp": 2, "pp": 2}, "sharding": "zero-1", "overlap": True},
     {"parallel": {"tp": 2, "pp": 2, "vp": 4}, "sharding": "zero-1", "overlap": True, "sequence_parallel": True},
@@ -198,6 +200,9 @@ def test_bounds_of_uneven_experts_come_closer(parallel, imbalance):
     bounds, closed = LowerBounds(in_switch=True), ClosedForm(job, times)
     bound = closed.bound_ps()
     assert bounds.of(job) < 0.97 * bounds.closer(job, closed)
+    assert bounds.tells_loads_apart(job) == (imbalance > 0)
+    if imbalance:
+        assert bounds.of(job) < bounds.by_loads(job) < bounds.closer(job, closed)
     assert 0.9 * bound < bounds.closer(job, closed) <= bound * (1 + 1e-9)
 
 

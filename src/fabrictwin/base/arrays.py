@@ -1,6 +1,9 @@
-"""Types of arrays by their elements, places of numbers in them, and starts of runs."""
+"""Types of arrays by their elements, places of numbers in them, starts of runs, and digests."""
 
 from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -40,3 +43,12 @@ def ranges(start: npt.NDArray[np.integer], count: npt.NDArray[np.integer]) -> I6
     before = starts_of(count)
     expanded: I64 = np.arange(before[-1]) + np.repeat(start - before[:-1], count)
     return expanded
+
+
+def digest_of(columns: Iterable[npt.NDArray[np.generic]]) -> bytes:
+    """Return a digest of the columns' lengths and elements: 16 bytes, equal where all of them are."""
+    digest = hashlib.blake2b(digest_size=16)
+    for column in columns:
+        digest.update(len(column).to_bytes(8, "little"))
+        digest.update(np.ascontiguousarray(column).data)
+    return digest.digest()

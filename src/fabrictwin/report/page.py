@@ -13,10 +13,12 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+import jinja2
+from jinja2 import ChoiceLoader, Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fabrictwin.base.units import format_rate, format_size, format_time
+from fabrictwin.kernel.jit.cache_folder import cache_folder
 
 # nothing may be loaded, whatever the browser is asked for
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -68,6 +70,8 @@ def page_environment(*packages: str) -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        # Compiling takes as long as a small page; entries are named by template and hold a digest of its source.
+        bytecode_cache=FileSystemBytecodeCache(str(cache_folder(f"templates/jinja-{jinja2.__version__}"))),
     )
     environment.filters |= {
         "time": page_time,

@@ -247,16 +247,18 @@ class Twin:
 
         return PacketEngine(self.fabric, self.routes, packet)
 
-    def flow_engines(self) -> Iterator[Engine]:
-        """Return flow engines at rest, one after the other, for what is timed by itself.
+    def flow_engines(self, count: int) -> Iterator[Engine]:
+        """Return so many flow engines at rest, one after the other, for what is timed by itself.
 
         Connections that one opens are those of the next, and their ports count nothing.
         """
         from fabrictwin.engines.flow.flow_engine import FlowEngine
 
         open_ = None
-        while True:
-            engine = FlowEngine(self.fabric, self.routes, spread=self.spread, connections=open_, counted=False)
+        for _ in range(count):
+            engine = FlowEngine(
+                *(self.fabric, self.routes), spread=self.spread, connections=open_, counted=False, keep=count > 1
+            )
             for change in self._links_now():
                 engine.change(change)
             open_ = engine.flows.connections

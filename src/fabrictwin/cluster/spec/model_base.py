@@ -8,4 +8,4 @@ from pydantic import BaseModel, ConfigDict
 class Model(BaseModel):
     """A section of a spec."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, populate_by_name=True)

@@ -21,22 +21,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from fabrictwin.base.arrays import F64, I64, Bool, place_of, ranges, starts_of
+from fabrictwin.base.arrays import F64, I64, Bool, digest_of, place_of, ranges, starts_of
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.fabric.memory_paths import EndToEnd
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Channels, Pattern
 
+if TYPE_CHECKING:
+    from fabrictwin.kernel.flow.contention import SharedLinks
+
 _PIECES = 64  # of a channel that are played, at most
 _EVEN = 1e-9
 _STEPS = 64  # of a ring: by then channels side by side have come apart
 _BURSTS = 1 << 17  # on links that are played, about
 _EDGES = 1 << 13  # of one communication that are played, at most
+_PLAYED = 64  # plays that are kept: what is asked what would gain asks for most of them again
+
+_played: dict[bytes, I64] = {}
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,6 @@ class Meeting:
         A piece has so many bursts, the last of which is shorter where that is no whole number.
         """
         from fabrictwin.kernel.flow import contention
-        from fabrictwin.kernel.flow import heaps as queues
 
         on, edges = self.on, len(took)
         lonely = np.flatnonzero(np.bincount(on.edge, minlength=edges) == 0)  # each gets a link of its own
@@ -119,15 +125,34 @@ class Meeting:
             next=contention.Neighbours(after_start, waits[by_edge]),
             before=contention.Neighbours(self.before_start, self.before_edge),
         )
-        links = int(link.max()) + 1
-        progress = contention.at_rest(len(edge), links, edges)
-        # at once: pieces on their way, and of every link one burst that leaves it and one that comes to the next
-        room = int(pieces.sum()) + 2 * links + 1
-        time, sequence, what = (np.zeros(room, np.int64) for _ in range(3))
-        queue = queues.Queue(time, sequence, what, np.zeros(2, np.int64))
-        contention.play(shared, progress, queue)
-        end_ps: I64 = progress.edge.end_ps
-        return end_ps
+        return _ends_of_edges(shared)
+
+
+def _ends_of_edges(shared: SharedLinks) -> I64:
+    """Return [E] when each edge has brought its last piece. The same edges and links are played once."""
+    columns = [column for part in shared for column in part]
+    known = digest_of(columns)
+    if known not in _played:
+        if len(_played) == _PLAYED:
+            _played.pop(next(iter(_played)))
+        _played[known] = _play(shared)
+    return _played[known]
+
+
+def _play(shared: SharedLinks) -> I64:
+    from fabrictwin.kernel.flow import contention
+    from fabrictwin.kernel.flow import heaps as queues
+
+    uses, pieces = shared.uses, shared.pieces
+    links = int(uses.link.max()) + 1
+    progress = contention.at_rest(len(uses.edge), links, len(pieces.number))
+    # at once: pieces on their way, and of every link one burst that leaves it and one that comes to the next
+    room = int(pieces.number.sum()) + 2 * links + 1
+    time, sequence, what = (np.zeros(room, np.int64) for _ in range(3))
+    queue = queues.Queue(time, sequence, what, np.zeros(2, np.int64))
+    contention.play(shared, progress, queue)
+    end_ps: I64 = progress.edge.end_ps
+    return end_ps
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.channels.channel_contention import Alone, loops, meeting
 from fabrictwin.engines.channels.column_cache import LastColumns
 from fabrictwin.engines.channels.connection_paths import Uses, memory_and_cores
-from fabrictwin.engines.channels.edge_paths import OpenConnections, Paths, join
+from fabrictwin.engines.channels.edge_paths import Found, OpenConnections, Paths, batches, join, paths_apart
 from fabrictwin.engines.channels.pipeline_latency import (
     Beyond,
     CriticalPaths,
@@ -159,6 +159,20 @@ class _Columns:
     def channels(self) -> int:
         return len(self.flow_bytes)
 
+    def part(self, channels: slice, edges: slice) -> _Columns:
+        """Return some channels with their edges, as of one communication."""
+        return _Columns(
+            first=np.array([0, channels.stop - channels.start]),
+            row=np.array([0, edges.stop - edges.start]),
+            channel=self.channel[edges] - channels.start,
+            size=self.size[edges],
+            flow_bytes=self.flow_bytes[channels],
+            ratio=self.ratio[edges],
+            on_wire=self.on_wire[edges],
+            drag=self.drag[edges],
+            message=self.message[channels],
+        )
+
 
 def bind_in_parts(
     communications: Sequence[Communication],
@@ -202,7 +216,7 @@ def _bind(
     channel, channels = columns.channel, columns.channels
     edge_ps, criticals, beyond = _on_the_way(communications, edges, columns, found, how, connections)
     total = np.bincount(channel, weights=edge_ps, minlength=channels)
-    use_start, use_resource, use_coefficient = _uses(columns, found, paths.beside, connections)
+    use_start, use_resource, use_coefficient, counts = _used(columns, paths, connections, counted=counted)
     return Bound(
         communication=np.repeat(np.arange(len(communications), dtype=np.int32), np.diff(columns.first)),
         size_bytes=columns.flow_bytes,
@@ -214,7 +228,7 @@ def _bind(
         use_start=use_start,
         use_resource=use_resource,
         use_coefficient=use_coefficient,
-        counts=(_counts(columns, found, connections.last),) if counted else (),
+        counts=counts,
         step_ps=np.rint(total / np.maximum(np.bincount(channel, minlength=channels), 1)).astype(np.int64),
         critical=criticals,
     )
@@ -230,14 +244,8 @@ def _on_the_way(
 ) -> tuple[I64, tuple[CriticalPaths, ...], list[Beyond]]:
     """([E] latency, software's cost of a step included; critical paths, and what they mean, of communications)."""
     each = list(zip(communications, edges, columns.first[:-1].tolist(), strict=True))
-    fabric, last, weight = connections.fabric, connections.last, columns.on_wire * columns.drag
-    uses = found.edge, found.port, found.share
-    alone = last.of("alone", uses, lambda: edge_rates(found, fabric, len(columns.size)))
-    piece = join([pieces(c.channels)[e.channel] for c, e, _ in each], np.int64)
-    wired = np.rint(piece * columns.on_wire).astype(np.int64)
-    edge_ps = found.latency_ps + how.cost_ps + packet_tail_ps(found, fabric, wired, alone)
-    together = join([at_once(c.channels, e) + 2 * first for c, e, first in each], np.int64)
-    edge_rate = last.of("loaded", (*uses, together), lambda: loaded_rates(found, fabric, together)) / weight
+    fabric = connections.fabric
+    alone, edge_ps, edge_rate, weight = _edge_times(each, columns, found, how, connections)
     criticals, beyond = [], []
     for i, (communication, mine, first) in enumerate(each):
         costs = communication.costs
@@ -265,6 +273,25 @@ def _on_the_way(
     return edge_ps, tuple(criticals), beyond
 
 
+def _edge_times(
+    each: Sequence[tuple[Communication, patterns.Edges, int]],
+    columns: _Columns,
+    found: EndToEnd,
+    how: Connections,
+    connections: OpenConnections,
+) -> tuple[F64, I64, F64, F64]:
+    """[E] rate alone; latency; rate beside others at work; time on the wire for a byte of data, to a byte's."""
+    fabric, last, weight = connections.fabric, connections.last, columns.on_wire * columns.drag
+    uses = found.edge, found.port, found.share
+    alone = last.of("alone", uses, lambda: edge_rates(found, fabric, len(columns.size)))
+    piece = join([pieces(c.channels)[e.channel] for c, e, _ in each], np.int64)
+    wired = np.rint(piece * columns.on_wire).astype(np.int64)
+    edge_ps = found.latency_ps + how.cost_ps + packet_tail_ps(found, fabric, wired, alone)
+    together = join([at_once(c.channels, e) + 2 * first for c, e, first in each], np.int64)
+    loaded = last.of("loaded", (*uses, together), lambda: loaded_rates(found, fabric, together))
+    return alone, edge_ps, loaded / weight, weight
+
+
 @dataclass(frozen=True)
 class _Users:
     """Uses by kind: of ports, at either end of a network edge, of memory and cores."""
@@ -289,13 +316,45 @@ class _Users:
         return cls(leaves, enters, channel.astype(np.int32)[users], resource)
 
 
-def _uses(
-    columns: _Columns, found: EndToEnd, beside: Uses, connections: OpenConnections
-) -> tuple[I64, I32, np.ndarray]:
+def _used(
+    columns: _Columns, paths: Paths, connections: OpenConnections, *, counted: bool
+) -> tuple[I64, I32, F64, tuple[PortBytes, ...]]:
+    """(where each channel's resources start, resources, coefficients, port counts), some channels at a time."""
+    number: list[I64] = []
+    resources: list[I32] = []
+    coefficients: list[F64] = []
+    counts: list[PortBytes] = []
+    for i, (part, found) in enumerate(_in_parts(columns, Found(paths.found, paths.beside))):
+        start, resource, coefficient = _uses(part, found, connections, i)
+        number.append(np.diff(start))
+        resources.append(resource)
+        coefficients.append(coefficient)
+        if counted:
+            counts.append(_counts(part, found.on, connections.last, i))
+    joined = join(resources, np.int32)
+    resources.clear()  # each column is there twice only while it is joined
+    return starts_of(join(number, np.int64)), joined, join(coefficients, np.float64), tuple(counts)
+
+
+def _in_parts(columns: _Columns, found: Found) -> Iterator[tuple[_Columns, Found]]:
+    """Yield some channels at a time, so that what is made of their uses takes little memory."""
+    edges = np.bincount(columns.channel, minlength=columns.channels)
+    parts = batches(edges.tolist())
+    if len(parts) <= 1:
+        yield columns, found
+        return
+    first = starts_of(edges)
+    rows = [slice(int(first[part.start]), int(first[part.stop])) for part in parts]
+    apart = paths_apart(found, [row.stop - row.start for row in rows])
+    for part, row, mine in zip(parts, rows, apart, strict=True):
+        yield columns.part(part, row), mine
+
+
+def _uses(columns: _Columns, of: Found, connections: OpenConnections, part: int) -> tuple[I64, I32, np.ndarray]:
     """Ports by their share of each edge, the message engine at either end of a network edge, memory and cores."""
-    channel, ratio = columns.channel, columns.ratio
+    channel, ratio, found, beside = columns.channel, columns.ratio, of.on, of.beside
     users = connections.last.of(
-        "users",
+        f"users {part}",
         (channel, found.edge, found.port, beside.edge, beside.resource),
         lambda: _Users.of(channel, found, beside, connections.fabric),
     )
@@ -312,7 +371,7 @@ def _uses(
     row, resource, used = users.channel, users.resource, coefficient > 0
     if not used.all():
         row, resource, coefficient = row[used], resource[used], coefficient[used]
-    return _sum_by(row, resource, coefficient, columns.channels, connections.last)
+    return _sum_by(row, resource, coefficient, columns.channels, (connections.last, f"uses {part}"))
 
 
 def _limits(columns: _Columns, found: EndToEnd, how: Connections, fabric: Fabric) -> F64:
@@ -335,18 +394,20 @@ def _limits(columns: _Columns, found: EndToEnd, how: Connections, fabric: Fabric
     return limit
 
 
-def _counts(columns: _Columns, found: EndToEnd, last: LastColumns) -> PortBytes:
+def _counts(columns: _Columns, found: EndToEnd, last: LastColumns, part: int) -> PortBytes:
     """Bytes that ports carry of each channel, without a remainder."""
     from fabrictwin.kernel.flow import sums
 
     carried = np.empty(len(found.edge), np.int64)
     sums.carried(found.edge, found.before, found.share, np.rint(columns.size * columns.on_wire), carried)
     row = columns.channel.astype(np.int32)[found.edge]
-    return PortBytes(*_sum_by(row, found.port, carried, columns.channels, last))
+    return PortBytes(*_sum_by(row, found.port, carried, columns.channels, (last, f"counts {part}")))
 
 
-def _sum_by(row: I32, column: I32, value: np.ndarray, rows: int, last: LastColumns) -> tuple[I64, I32, np.ndarray]:
-    """A CSR over `rows` of the sums of `value` by (row, column), columns ascending."""
+def _sum_by(
+    row: I32, column: I32, value: np.ndarray, rows: int, last: tuple[LastColumns, str]
+) -> tuple[I64, I32, np.ndarray]:
+    """A CSR over `rows` of the sums of `value` by (row, column), columns ascending; `last` keeps places."""
     from fabrictwin.kernel.flow import sums
 
     def places() -> tuple[I64, I32, I32, I32]:
@@ -359,7 +420,8 @@ def _sum_by(row: I32, column: I32, value: np.ndarray, rows: int, last: LastColum
         first = first[: made + 1].copy()
         return start, order, first, column[order[first[:-1]]]
 
-    start, order, first, to_column = last.of("places", (row, column), places)
+    columns, name = last
+    start, order, first, to_column = columns.of(name, (row, column), places)
     total = np.empty(len(to_column), value.dtype)
     sums.add_up(order, first, value, total)
     return start, to_column, total

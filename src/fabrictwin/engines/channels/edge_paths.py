@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
 import numpy as np
 
-from fabrictwin.base.arrays import I32, starts_of
+from fabrictwin.base.arrays import I32, digest_of, starts_of
 from fabrictwin.engines.base.queue_pairs import QueuePairNumbers
 from fabrictwin.engines.channels.column_cache import LastColumns
 from fabrictwin.engines.channels.connection_paths import Travellers, Uses, plain, travel, travellers
@@ -30,8 +29,8 @@ _EDGES_AT_ONCE = 1 << 17
 
 
 @dataclass(frozen=True)
-class _Found:
-    """Paths of one communication's edges, and what they use beside ports."""
+class Found:
+    """Paths of edges, and what they use beside ports."""
 
     on: EndToEnd
     beside: Uses
@@ -61,7 +60,7 @@ class OpenConnections:
         self.finder = finder
         self.keep = keep
         self._numbers = numbers or QueuePairNumbers(len(fabric.nic_node))
-        self._known: dict[bytes, _Found] = {}
+        self._known: dict[bytes, Found] = {}
         self.last = LastColumns(keep=keep)
 
     def over(self, finder: PathFinder) -> OpenConnections:
@@ -80,15 +79,15 @@ class OpenConnections:
         ]
         names = [self._name(each) for each in ends]
         new = {name: each for name, each in zip(names, ends, strict=True) if name not in self._known}
-        batches = _batches([len(each.source) for each in ends])
-        if len(new) == len(names) and not self.keep and len(batches) == 1:
+        at_once = batches([len(each.source) for each in ends])
+        if len(new) == len(names) and not self.keep and len(at_once) == 1:
             found = self._find(ends)
-            yield Paths(batches[0], found.on, found.beside, _in_one(ends).how)
+            yield Paths(at_once[0], found.on, found.beside, _in_one(ends).how)
             return
         known = self._known | dict(zip(new, self._find_apart(list(new.values())), strict=True))
         if self.keep:
             self._known = known
-        for batch in batches:
+        for batch in at_once:
             found = _joined([known[name] for name in names[batch]])
             yield Paths(batch, found.on, found.beside, _in_one(ends[batch]).how)
 
@@ -98,13 +97,13 @@ class OpenConnections:
             *(ends.source, ends.target, ends.source_seat, ends.target_seat),
             *(getattr(ends.how, name) for name in _LEADS),
         )
-        return self.last.of("name", columns, lambda: _digest(columns))
+        return self.last.of("name", columns, lambda: digest_of(columns))
 
-    def _find(self, ends: Sequence[Travellers]) -> _Found:
+    def _find(self, ends: Sequence[Travellers]) -> Found:
         entropy = self._numbers.ports_by_side if self.fabric.technology == "ethernet" else None
-        return _Found(*travel(_in_one(ends), self.fabric, self.finder, entropy))
+        return Found(*travel(_in_one(ends), self.fabric, self.finder, entropy))
 
-    def _find_apart(self, ends: Sequence[Travellers]) -> list[_Found]:
+    def _find_apart(self, ends: Sequence[Travellers]) -> list[Found]:
         """Paths of each, found for many at a time; all that leave hosts together, whose numbers are one row."""
         sizes = [len(each.source) for each in ends]
         batches = [[i for i, each in enumerate(ends) if self._leaves(each)]]
@@ -113,10 +112,10 @@ class OpenConnections:
             if not inside or sum(sizes[k] for k in inside[-1]) >= _EDGES_AT_ONCE:
                 inside.append([])
             inside[-1].append(i)
-        found: dict[int, _Found] = {}
+        found: dict[int, Found] = {}
         for batch in (*batches, *inside):
             if batch:
-                parts = _parts(self._find([ends[i] for i in batch]), [sizes[i] for i in batch])
+                parts = paths_apart(self._find([ends[i] for i in batch]), [sizes[i] for i in batch])
                 found |= zip(batch, parts, strict=True)
         return [found[i] for i in range(len(ends))]
 
@@ -129,8 +128,8 @@ class OpenConnections:
         return bool((host[ends.source[known]] != host[ends.target[known]]).any())
 
 
-def _batches(edges: Sequence[int]) -> list[slice]:
-    """Return all communications, with so many edges each, in parts of _EDGES_AT_ONCE or a little more."""
+def batches(edges: Sequence[int]) -> list[slice]:
+    """Return communications or channels, of so many edges each, in parts of _EDGES_AT_ONCE or a little more."""
     ends, since = [0], 0
     for i, count in enumerate(edges):
         if since >= _EDGES_AT_ONCE:
@@ -138,13 +137,6 @@ def _batches(edges: Sequence[int]) -> list[slice]:
             since = 0
         since += count
     return [slice(*cut) for cut in pairwise([*ends, len(edges)])]
-
-
-def _digest(columns: Sequence[np.ndarray]) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    for column in columns:
-        digest.update(column.tobytes())
-    return digest.digest()
 
 
 def _in_one(parts: Sequence[Travellers]) -> Travellers:
@@ -163,25 +155,23 @@ def _in_one(parts: Sequence[Travellers]) -> Travellers:
     return Travellers(**ends, how=how)
 
 
-def _parts(found: _Found, edges: Sequence[int]) -> list[_Found]:
-    """Return what was found for several communications apart, the edges of each numbered from 0."""
+def paths_apart(found: Found, edges: Sequence[int]) -> Iterator[Found]:
+    """Yield what was found for so many edges, and for those that follow, the edges of each numbered from 0."""
     first = starts_of(np.array(edges, np.int64))
     uses = np.searchsorted(found.on.edge, first)
     owner = np.searchsorted(first, found.beside.edge, side="right") - 1
     by_owner = np.argsort(owner, kind="stable")
     others = np.searchsorted(owner[by_owner], np.arange(len(edges) + 1))
-    parts = []
     for i, begin in enumerate(first[:-1].tolist()):
         mine, own = slice(uses[i], uses[i + 1]), by_owner[others[i] : others[i + 1]]
         columns = {name: getattr(found.on, name)[mine] for name in _USED}
         columns |= {name: getattr(found.on, name)[begin : first[i + 1]] for name in _BY_EDGE}
         columns["edge"] = columns["edge"] - begin
         beside = Uses(found.beside.edge[own] - begin, found.beside.resource[own], found.beside.amount[own])
-        parts.append(_Found(EndToEnd(**columns), beside))
-    return parts
+        yield Found(EndToEnd(**columns), beside)
 
 
-def _joined(parts: Sequence[_Found]) -> _Found:
+def _joined(parts: Sequence[Found]) -> Found:
     """Return what was found for each communication as one, its edges numbered on."""
     if len(parts) == 1:
         return parts[0]
@@ -193,9 +183,9 @@ def _joined(parts: Sequence[_Found]) -> _Found:
         np.concatenate([each.beside.resource for each in parts]),
         np.concatenate([each.beside.amount for each in parts]),
     )
-    return _Found(EndToEnd(edge=edge, **columns), beside)
+    return Found(EndToEnd(edge=edge, **columns), beside)
 
 
 def join(parts: Sequence[np.ndarray], kind: type) -> np.ndarray:
     """Columns one after the other; an empty one where there are none."""
-    return np.concatenate(parts).astype(kind) if len(parts) else np.zeros(0, kind)
+    return np.concatenate(parts).astype(kind, copy=False) if len(parts) else np.zeros(0, kind)

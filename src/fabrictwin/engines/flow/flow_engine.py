@@ -48,11 +48,15 @@ class FlowEngine(GraphEngine):
         spread: bool = False,
         connections: OpenConnections | None = None,
         counted: bool = True,
+        keep: bool = False,
     ) -> None:
         """`spread`: switches spread packets over all equal-cost ports whose link is up. `connections` are those of
-        an engine before this one, over the same fabric and tables. Unless `counted` nobody asks for counters.
+        an engine before this one, over the same fabric and tables; with `keep` this one's serve others after it.
+        Unless `counted` nobody asks for counters.
         """
-        self.flows = FlowOperations(fabric, routes, spread=spread, connections=connections, counted=counted)
+        self.flows = FlowOperations(
+            *(fabric, routes), spread=spread, connections=connections, counted=counted, keep=keep
+        )
         super().__init__("flow", fabric, self.flows)
 
     def _make_queues(self, rates_bps: list[int]) -> MessageQueues:
@@ -79,10 +83,11 @@ class FlowOperations:
         spread: bool,
         connections: OpenConnections | None = None,
         counted: bool = True,
+        keep: bool = False,
     ) -> None:
         self.fabric = fabric
         finder = PathFinder(fabric, routes, _spread_over(routes) if spread else None)
-        self.connections = connections or OpenConnections(fabric, finder, keep=not counted)
+        self.connections = connections or OpenConnections(fabric, finder, keep=keep)
         self.counted = counted
         self._capacity = capacities(fabric)
         self.graph = OperationGraph(self._capacity)

@@ -49,10 +49,12 @@ def flow_columns(bound: Bound, flow_of_channel: I64, lead: I64) -> dict[str, npt
     """Return columns of F flows: sizes, latencies, limits, and the resources that each member uses."""
     uses, resource, coefficient = np.diff(bound.use_start), bound.use_resource, bound.use_coefficient
     if (np.diff(flow_of_channel) < 0).any():
+        from fabrictwin.kernel.flow import sums
+
         member = np.argsort(flow_of_channel, kind="stable")  # channels in the order of their flows
         uses = uses[member]
-        at = ranges(bound.use_start[:-1][member], uses)
-        resource, coefficient = resource[at], coefficient[at]
+        resource, coefficient = np.empty_like(resource), np.empty_like(coefficient)
+        sums.take_rows(bound.use_start, member, bound.use_resource, bound.use_coefficient, resource, coefficient)
     longest = {name: np.zeros(len(lead), np.int64) for name in ("fill_ps", "serial_ps", "path_ps")}
     for name, column in longest.items():
         np.maximum.at(column, flow_of_channel, getattr(bound, name))

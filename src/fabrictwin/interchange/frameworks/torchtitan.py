@@ -94,8 +94,8 @@ def _parallel(given: Settings, layers: int | None) -> dict[str, Any]:
     if sizes["cp"] > 1:
         way = given.word(
             "parallelism.context_parallel_rotate_method",
-            {"allgather": "all-gather", "alltoall": "ring"},
-            "all-gather",
+            {"allgather": "pytorch", "alltoall": "pytorch"},  # which bytes go, and what is merged, is the same
+            "pytorch",
         )
         parallel["context"] = way
     if sizes["pp"] > 1:

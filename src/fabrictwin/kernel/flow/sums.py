@@ -74,6 +74,16 @@ def place(row, column, share, before, following, rows, columns, shares, befores)
 
 
 @entry
+def take_rows(start, taken, column, value, columns, values):
+    """Put the uses of the rows `taken` one row after the other; `start` [rows + 1] are the first uses of rows."""
+    at = 0
+    for r in taken:
+        for u in range(start[r], start[r + 1]):
+            columns[at], values[at] = column[u], value[u]
+            at += 1
+
+
+@entry
 def edge_rates(edge, port, share, rate, unit, slowest):
     """Set `slowest[e]` to the least `rate` of edge e's links in `unit`s, divided by its share of each."""
     for u in range(len(edge)):

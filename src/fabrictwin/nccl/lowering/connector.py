@@ -72,10 +72,14 @@ class Connector:
         def moved(values: list[int], rank: I64) -> I32:
             """Fabric nodes as they are on each edge's own host."""
             here = column(values, np.int32)
+            if not len(here) or here.max() == NONE:
+                return here
             start = self._host_start[rank]
             return np.where(here == NONE, NONE, here + start - start[one[which]]).astype(np.int32)
 
         def column(values: Sequence[float], kind: type) -> np.ndarray:
+            if len(set(values)) == 1:  # one value for all, not to be written to: most columns of large clusters
+                return np.broadcast_to(np.array(values[0], kind), len(which))
             return np.array(values, kind)[which] if values else np.zeros(0, kind)
 
         sockets = [r.transport == Transport.NET_SOCKET for r in routes]
@@ -106,7 +110,7 @@ class Connector:
             ),
             into=moved([r.into for r in routes], ends.target),
             paths=spread,
-            round_robin=np.full(len(spread), in_turns),
+            round_robin=np.broadcast_to(in_turns, len(spread)),
             limit=column(slowest, np.float64),
             send_ps_per_byte=column([work[0] for work in per_byte], np.float64),
             receive_ps_per_byte=column([work[1] for work in per_byte], np.float64),

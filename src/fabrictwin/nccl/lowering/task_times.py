@@ -86,7 +86,7 @@ def _one_by_one(communicator: Communicator, lowering: Lowering, asked: Sequence[
     result = np.zeros(len(asked), np.int64)
     done = 0
     stage("simulating", lambda: done / len(asked))
-    engines = communicator.twin.flow_engines()
+    engines = communicator.twin.flow_engines(len(asked))
     for done, (task, choice) in enumerate(asked):
         engine = next(engines)
         played = program([lowering(task, choice)], communicator.ranks)

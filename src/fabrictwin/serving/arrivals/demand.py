@@ -93,7 +93,9 @@ class HashedBlocks:
         own = OWN + (index << OUTPUT_BITS)
 
         def keys(start: int, stop: int) -> list[int]:
-            middle = min(max(start, hashed), stop)
+            if start >= hashed:
+                return _places(own, start, stop)
+            middle = min(hashed, stop)
             places = np.arange(start, middle)
             known: list[int] = (ids[places // ratio] * ratio + places % ratio).tolist()
             return known + _places(own, middle, stop)

@@ -56,7 +56,7 @@ class KvCache:
                 f"sliding windows: got {list(layout.windows)}, vLLM {release.name} "
                 "takes groups of full attention before or after groups of one other kind"
             )
-        self.pool = BlockPool(layout.blocks, caching=layout.caching, unhashed_first=release.frees_unhashed_first)
+        self.pool = BlockPool(layout.blocks, unhashed_first=release.frees_unhashed_first)
         self.layout = layout
         self._release = release
         self._size = layout.block_size

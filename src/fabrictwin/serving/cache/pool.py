@@ -17,16 +17,15 @@ NO_KEY = -1
 class BlockPool:
     """Free list, references and prefix cache of all KV blocks of one engine."""
 
-    __slots__ = ("_cached", "_caching", "_free", "_keys", "_unhashed_first", "references")
+    __slots__ = ("_cached", "_free", "_keys", "_unhashed_first", "references")
 
-    def __init__(self, blocks: int, *, caching: bool, unhashed_first: bool) -> None:
+    def __init__(self, blocks: int, *, unhashed_first: bool) -> None:
         if blocks < 2:
             raise ValueError(f"num_gpu_blocks: got {blocks}, expected at least 2 (block 0 is reserved)")
         self.references = [0] * blocks
         self._keys = [NO_KEY] * blocks
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, blocks))
         self._cached: dict[int, int | dict[int, None]] = {}
-        self._caching = caching
         self._unhashed_first = unhashed_first
 
     @property
@@ -67,27 +66,32 @@ class BlockPool:
 
     def take(self, count: int) -> list[int]:
         """Return `count` blocks from the head of the free list; what they had cached is forgotten."""
-        pop, keys, references = self._free.popitem, self._keys, self.references
+        pop, keys, cached, references = self._free.popitem, self._keys, self._cached, self.references
         taken = []
         for _ in range(count):
             block = pop(last=False)[0]
-            if keys[block] != NO_KEY:
-                self._forget(block)
+            key = keys[block]
+            if key != NO_KEY:
+                keys[block] = NO_KEY
+                if cached[key] == block:
+                    del cached[key]
+                else:
+                    self._forget(block, key)
             references[block] = 1
             taken.append(block)
         return taken
 
     def release(self, blocks: Iterable[int]) -> None:
         """Let go of blocks, the first of them to be reused first."""
-        references, keys, free = self.references, self._keys, self._free
+        references, keys, free, unhashed_first = self.references, self._keys, self._free, self._unhashed_first
         unhashed = []
         for block in blocks:
             if block == NO_BLOCK:
                 continue
-            references[block] -= 1
-            if references[block]:
+            left = references[block] = references[block] - 1
+            if left:
                 continue
-            if self._unhashed_first and (keys[block] == NO_KEY or not self._caching):
+            if unhashed_first and keys[block] == NO_KEY:
                 unhashed.append(block)
             else:
                 free[block] = None
@@ -106,13 +110,10 @@ class BlockPool:
         else:
             present[block] = None
 
-    def _forget(self, block: int) -> None:
-        key = self._keys[block]
-        self._keys[block] = NO_KEY
+    def _forget(self, block: int, key: int) -> None:
+        """Make one of several blocks with a content no longer findable."""
         present = self._cached[key]
-        if isinstance(present, int):
+        assert isinstance(present, dict)
+        del present[block]
+        if not present:
             del self._cached[key]
-        else:
-            del present[block]
-            if not present:
-                del self._cached[key]

@@ -56,9 +56,6 @@ STEP_FIELDS = (
 WAITING_WEIGHT = 4
 """Of a request that waits against one that runs, in vLLM's own balancing (`vllm/v1/engine/core_client.py`)."""
 
-FEW_REQUESTS = 8
-"""That run at once: of more, one gets a block full in nearly every step."""
-
 
 class Deliveries:
     """Tokens that clients got, in order of the replica's time: request, picosecond, tokens."""
@@ -72,8 +69,8 @@ class Deliveries:
 class Replica:
     """A scheduler with a clock. `act` runs one turn of its loop; `next_ps` says when that is due.
 
-    `admitted_ps` says when each request first ran. `merges_decodes`: steps in which nothing happens but that few
-    requests decode are counted together. What comes out is the same.
+    `admitted_ps` says when each request first ran. `merges_decodes`: steps in which nothing happens but that
+    requests decode are run in one turn. What comes out is the same.
     """
 
     def __init__(
@@ -172,7 +169,7 @@ class Replica:
         now = self.next_ps
         scheduler = self.scheduler
         self.take(now)
-        if self._merges and until_ps > now and 0 < len(scheduler.running) <= FEW_REQUESTS:
+        if self._merges and until_ps > now and scheduler.running:
             until_ps = min(until_ps, self._arrived[0][0]) if self._arrived else until_ps
             if self._decode_on(now, until_ps):
                 return self.next_ps, []
@@ -213,48 +210,54 @@ class Replica:
     def _decode_on(self, now: int, until_ps: int) -> bool:
         """Run steps of decodes alone while each begins before `until_ps`; returns if there was one."""
         scheduler = self.scheduler
-        running = scheduler.running
         ahead = self._depth > 1
         if len(self._queue) != ahead or (ahead and self._queue[0][0] <= now):
             return False
-        most = scheduler.decode_steps(self._queue[0][1] if ahead else None)
-        if most < 2:
+        done_before, last = self._queue[0] if ahead else (0, None)
+        most = scheduler.decode_steps(last)
+        if not most:
             return False
-        count = len(running)
+        count = len(scheduler.running)
         # in a step, a request's new token is computed after those that were: one more than before it
-        contexts = [request.computed for request in running]
+        contexts = [request.computed for request in scheduler.running]
         squares = sum(held * held for held in contexts)
         shape = StepShape(count, count, sum(contexts), max(contexts), squares, [], count, uniform=True)
         host_ps = self._host.schedule_ps + self._host.request_ps * count
-        output_ps = self._host.output_ps
-        free = scheduler.cache.pool.free_blocks
-        numbers = [request.number for request in running]
-        steps, deliveries = self._steps, self.deliveries
+        steps, delivered = self._steps, []
         stage = self._stages[0] if self._stages else 0
-        done_before = self._queue[0][0] if ahead else 0
-        ran = 0
-        while ran < most and now < until_ps:
-            launched = now + host_ps
-            if ahead and done_before <= launched:
-                break
-            shape.decode_squares += 2 * shape.decode_context + count
-            shape.decode_context += count
-            shape.longest_decode += 1
-            done = stage = max(launched, stage) + self.cost.at(launched).stages_ps(shape)[0]
-            steps.extend((launched, done, count, count, count, 0, count, 0, free))
-            now, done_before = (done_before, done) if ahead else (done, done)
-            deliveries.request.extend(numbers)
-            deliveries.at_ps.extend([now + output_ps] * count)
-            deliveries.tokens.extend([1] * count)
-            ran += 1
-        if not ran:
+        launched = now + host_ps
+        while most and now < until_ps and not (ahead and done_before <= launched):
+            scheduler.begin_decodes()
+            free = scheduler.cache.pool.free_blocks
+            ran = 0
+            while ran < most and now < until_ps and not (ahead and done_before <= launched):
+                shape.decode_squares += 2 * shape.decode_context + count
+                shape.decode_context += count
+                shape.longest_decode += 1
+                done = stage = max(launched, stage) + self.cost.at(launched).stages_ps(shape)[0]
+                steps.extend((launched, done, count, count, count, 0, count, 0, free))
+                now, done_before = (done_before, done) if ahead else (done, done)
+                delivered.append(now)
+                launched = now + host_ps
+                ran += 1
+            scheduler.decode(ran)
+            most = scheduler.decode_steps(last)
+        if not delivered:
             return False
-        scheduler.decode(ran)
+        self._deliver_decodes(delivered)
         self._stages = [stage]
         self.next_ps = now
-        if ahead:
-            self._queue[0] = (done_before, self._queue[0][1])
+        if last is not None:
+            self._queue[0] = (done_before, last)
         return True
+
+    def _deliver_decodes(self, at_ps: list[int]) -> None:
+        """Hand out a token of every running request at the end of each step."""
+        running, deliveries, output_ps = self.scheduler.running, self.deliveries, self._host.output_ps
+        count = len(running)
+        deliveries.request.extend(array("q", [request.number for request in running]) * len(at_ps))
+        deliveries.at_ps.extend([at + output_ps for at in at_ps for _ in range(count)])
+        deliveries.tokens.extend(array("q", [1]) * (count * len(at_ps)))
 
     def _fills(self, batch: Batch, now: int) -> bool:
         """Return if the loop schedules once more before it waits for a batch."""

@@ -100,7 +100,7 @@ class SendTimes(_Table):
         self._lowerings = [Lowering(communicator) for communicator in self._communicators]
 
     def measure(self, size_bytes: int) -> float:
-        engine: Engine = next(self._twin.flow_engines())
+        engine: Engine = next(self._twin.flow_engines(1))
         starts = [0]
         for lowering, communicator in zip(self._lowerings, self._communicators, strict=True):
             # to gather at the second of two ranks is one send of half the size

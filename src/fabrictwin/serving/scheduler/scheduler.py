@@ -113,8 +113,8 @@ class Scheduler:
     def decode_steps(self, last: Batch | None) -> int:
         """Return for how many steps nothing can happen but that every running request decodes a token.
 
-        No block gets full or is needed, no request ends or waits, no draft is verified. `last`: the batch in
-        flight, under asynchronous scheduling; it has to be of the same requests.
+        No request ends or waits, no draft is verified, and blocks get full or are needed in the first step only.
+        `last`: the batch in flight, under asynchronous scheduling; it has to be of the same requests.
         """
         config = self.config
         if len(self.waiting) or config.num_speculative_tokens or config.pipeline_parallel_size > 1:
@@ -126,17 +126,26 @@ class Scheduler:
             return 0
         size = self.cache.layout.block_size
         steps = size
+        missing = 0
         for request in self.running:
-            if request.placeholders != ahead or request.tokens - request.computed != 1 - ahead:
+            behind = request.tokens - request.computed
+            if request.chunk or request.placeholders != ahead or behind != 1 - ahead:
                 return 0
             last_output = request.max_tokens if request.stop_after == NONE else request.stop_after
             last_output = min(last_output, request.max_tokens, config.max_model_len - request.prompt)
-            held = len(request.blocks[0]) * size - request.computed
-            steps = min(steps, held, size - 2 - request.computed % size, last_output - request.outputs - 3)
-        return max(steps, 0)
+            # the step after takes a block; without one in flight a block's last token is cached in a step too
+            alike = size - request.computed % size - (not ahead)
+            steps = min(steps, max(alike, 1), last_output - request.outputs - 3)
+            missing += len(request.blocks[0]) * size <= request.computed
+        return max(steps, 0) if missing <= self.cache.pool.free_blocks else 0
+
+    def begin_decodes(self) -> None:
+        """Take and cache the blocks of the steps that `decode_steps` has told."""
+        for request in self.running:
+            self.cache.allocate(request, 1)
 
     def decode(self, steps: int) -> None:
-        """Count steps in which every running request decoded a token, as many as `decode_steps` allows."""
+        """Count steps in which every running request decoded a token, as many as `decode_steps` told."""
         self.step += steps
         self.executed += steps
         for request in self.running:
@@ -145,6 +154,7 @@ class Scheduler:
             request.outputs += steps
             if request.eligible:
                 request.eligible = self.step + 1
+            self.cache.extend_keys(request)
 
     def loaded(self, request: Request) -> None:
         """Count the prompt of a request as computed: its KV is there. One token of it is computed to sample."""

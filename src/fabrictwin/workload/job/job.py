@@ -244,7 +244,8 @@ def check(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.ND
     check_layout(training, model, wrong)
 
     order = place(blueprint, spec)
-    gpus = [np.flatnonzero(fabric.node_host[fabric.gpu_node] == host) for host in order]
+    gpu_host = fabric.node_host[fabric.gpu_node]
+    gpus = [np.flatnonzero(gpu_host == host) for host in order]
     available = sum(len(g) for g in gpus)
     per_replica = par.tp * par.pp * par.cp
     axes = f"tp {par.tp} × pp {par.pp}" + (f" × cp {par.cp}" if par.cp > 1 else "")

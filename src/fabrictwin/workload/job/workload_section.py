@@ -36,7 +36,7 @@ Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Parallel(Section):
@@ -48,7 +48,7 @@ class Parallel(Section):
     ep: Count = 1  # experts, laid over data, context (and, with expert_tp 1, tensor) parallel ranks
     expert_tp: Count | None = None  # ranks that share an expert; tp where it is not given
     vp: Count = 1  # chunks of layers (virtual stages) of each pipeline stage
-    context: Literal["ring", "all-gather"] = "ring"
+    context: Literal["ring", "all-gather", "pytorch"] = "ring"
     schedule: Literal["1f1b", "gpipe", "zero-bubble"] = "1f1b"
     order: Literal["tp-cp-dp-pp", "tp-cp-pp-dp"] = "tp-cp-dp-pp"  # of ranks, fastest first
     ends_as_layers: bool = False  # embedding and output projection count as a layer each when layers are divided

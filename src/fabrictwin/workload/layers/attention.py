@@ -4,7 +4,11 @@ Context parallel divides sequences over ranks (evenly in work: rank i holds chun
 published implementations do). `ring` (Liu et al. 2023, arXiv 2310.01889): keys and values travel around the ring
 while the products with the block at hand are computed, all but one block's can hide; backward they travel again,
 and their gradients with them. `all-gather` (Llama 3, arXiv 2407.21783, section 3.3.2): keys and values are
-gathered first, and their gradients reduce-scattered.
+gathered first, and their gradients reduce-scattered. `pytorch` (torch.distributed.tensor.experimental, as
+torchtitan uses it): key and value heads are repeated to as many as queries have; keys and values are gathered
+beside the first block; results of blocks are merged in 4 bytes, and so are gradients summed, those of keys and
+values on their way around the ring and home. Counted on the rank that never works on half of its queries alone. A
+compiler that traces this waits for each communication where it begins.
 
 Selective recomputation (Korthikanti et al. 2022, section 5) computes core attention once more in backward.
 Latent attention (MLA) is trained in its expanded form: the low-rank products on every rank, then per-head ones.
@@ -14,8 +18,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fabrictwin.workload.layers.pass_script import Collective, Part, Script
-from fabrictwin.workload.layers.roofline import NOTHING, Cost, Heads
+from fabrictwin.workload.layers.kernel_traffic import CAST_BYTES
+from fabrictwin.workload.layers.pass_script import Collective, Kind, Part, Script
+from fabrictwin.workload.layers.roofline import FLOAT_BYTES, NOTHING, Cost, Heads
 from fabrictwin.workload.layers.transformer import Sublayer
 from fabrictwin.workload.model.model_blocks import Linear
 
@@ -51,7 +56,7 @@ class AttentionBlock(Sublayer):
     def _flash(self, part: Literal["f", "b"]) -> Cost:
         """Cost of a layer's flash attention; where only some layers have a window, the mean of both kinds."""
         model, shape = self.model, self.shape
-        block = shape.sequence // shape.sharing.cp if shape.sharing.context == "ring" else None
+        block = shape.sequence // shape.sharing.cp if shape.sharing.context != "all-gather" else None
         heads = Heads(model.heads // shape.sharing.tp, model.key_size, model.value_size)
         costs = [
             self.roof.flash_attention(
@@ -76,9 +81,59 @@ class AttentionBlock(Sublayer):
             "cp", "all_gather" if kind == "gather" else "reduce_scatter", size, shape.hiding.collective_sms
         )
 
-    def core_forward(self, script: Script, part: Part) -> None:
-        forward, _ = self.core()
+    def _repeated(self) -> int:
+        """Elements of a rank's keys and values, repeated for every head of its queries."""
+        width = self.model.heads * (self.model.key_size + self.model.value_size)
+        return self.shape.tokens * width // self.shape.sharing.tp
+
+    def _message(self, kind: Kind, ranks: float, each_bytes: int) -> Collective:
+        """Keys and values, or gradients, of so many ranks that pass each."""
         cp = self.shape.sharing.cp
+        unit = cp * each_bytes
+        size = -(-round(ranks * self._repeated() * each_bytes) // unit) * unit
+        return Collective("cp", kind, size, self.shape.hiding.collective_sms)
+
+    def _gathered(self, script: Script, block: Cost, part: Part) -> None:
+        """Gather keys and values beside the first block, or ahead of it."""
+        gathered = self._message("all_gather", self.shape.sharing.cp, self.roof.element_bytes)
+        if self.traffic.compiled:
+            script.communicate(gathered)
+            script.compute(block, part)
+        else:
+            script.overlap(gathered, block, part)
+
+    def _pytorch_forward(self, script: Script, part: Part) -> None:
+        forward, cp, model = self.core()[0], self.shape.sharing.cp, self.model
+        out = self.shape.tokens * model.heads * model.value_size // self.shape.sharing.tp
+        block = Cost(forward.ps / cp, 1)
+        self._gathered(script, block, part)
+        # the first block's result to 4 bytes, and the last one's back
+        script.compute((block + self.moved(self.traffic.partial.merged, out)) * (cp - 1), part)
+        script.compute(self.roof.stream(CAST_BYTES * out) * 2, part)
+
+    def _pytorch_backward(self, script: Script) -> None:
+        backward, cp, model = self.core()[1], self.shape.sharing.cp, self.model
+        queries = self.shape.tokens * model.heads * model.key_size // self.shape.sharing.tp
+        partial = self.traffic.partial
+        summed = self.moved(partial.queries, queries) + self.moved(partial.keys, self._repeated())
+        block = Cost(backward.ps / cp, 1) + summed
+        self._gathered(script, block, "backward")
+        # all blocks' gradients but the last one's travel beside the next block; those of the last go home
+        beside = self._message("reduce_scatter", cp, FLOAT_BYTES)
+        home = self._message("reduce_scatter", cp / (cp - 1), FLOAT_BYTES)
+        if self.traffic.compiled:
+            script.compute(block * (cp - 1), "backward")
+            script.communicate(beside)
+        else:
+            script.overlap(beside, block * (cp - 1), "backward")
+        script.communicate(home)
+
+    def core_forward(self, script: Script, part: Part) -> None:
+        cp = self.shape.sharing.cp
+        if cp > 1 and self.shape.sharing.context == "pytorch":
+            self._pytorch_forward(script, part)
+            return
+        forward, _ = self.core()
         if cp > 1 and self.shape.sharing.context == "ring":
             block = Cost(forward.ps / cp, 1)
             script.overlap(self._exchange("gather"), block * (cp - 1), part)
@@ -88,8 +143,11 @@ class AttentionBlock(Sublayer):
             script.compute(forward, part)
 
     def core_backward(self, script: Script) -> None:
-        _, backward = self.core()
         cp = self.shape.sharing.cp
+        if cp > 1 and self.shape.sharing.context == "pytorch":
+            self._pytorch_backward(script)
+            return
+        _, backward = self.core()
         if cp > 1 and self.shape.sharing.context == "ring":
             block = Cost(backward.ps / cp, 1)
             keys = script.start(self._exchange("gather"))

@@ -28,6 +28,14 @@ class Moved(NamedTuple):
     kernels: int = 1
 
 
+class Partial(NamedTuple):
+    """What PyTorch's context parallelism does in 4 bytes with what a block of keys and values yields."""
+
+    merged: Moved  # of an element of its result, put to that of blocks before
+    queries: Moved  # of an element of its gradient, added up
+    keys: Moved  # the same of keys and values, and laid into the message to the next rank
+
+
 @dataclass(frozen=True)
 class Traffic:
     """Memory-bound kernels, (forward, backward), and what products bring with them."""
@@ -35,15 +43,30 @@ class Traffic:
     rms_norm: tuple[Moved, Moved]
     gate: tuple[Moved, Moved]  # SiLU of one, times the other: of each element of the product
     rotary: tuple[Moved, Moved]  # of queries and keys together
+    partial: Partial
     stream_bytes: int = 2  # of an element between blocks
     apart: bool = False  # Q, K, V and gate, up are products of their own
     casts_weights: bool = False
     casts_inputs: bool = False
 
+    @property
+    def compiled(self) -> bool:
+        """Return true if a compiler made these kernels: one that knows products apart joins them."""
+        return not self.apart
 
-FUSED = Traffic((Moved(4), Moved(6)), (Moved(6), Moved(10)), (Moved(4), Moved(4)))
+
+FUSED = Traffic(
+    rms_norm=(Moved(4), Moved(6)),
+    gate=(Moved(6), Moved(10)),
+    rotary=(Moved(4), Moved(4)),
+    partial=Partial(Moved(10, 2), Moved(10), Moved(10, 2)),
+)
 EAGER = Traffic(
-    (Moved(36, 8), Moved(76, 16)), (Moved(10, 2), Moved(18, 3)), (Moved(20, 10), Moved(20, 14)), apart=True
+    rms_norm=(Moved(36, 8), Moved(76, 16)),
+    gate=(Moved(10, 2), Moved(18, 3)),
+    rotary=(Moved(20, 10), Moved(20, 14)),
+    partial=Partial(Moved(38, 9), Moved(10), Moved(21, 5)),
+    apart=True,
 )
 AUTOCAST_FUSED = replace(FUSED, rms_norm=(Moved(2), Moved(2)), stream_bytes=4, casts_weights=True)
 AUTOCAST_EAGER = replace(

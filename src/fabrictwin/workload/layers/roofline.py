@@ -35,17 +35,16 @@ FLOAT_BYTES = 4
 ALIGNED_ELEMENTS = 8  # of 2 bytes: what a copy of 16 bytes takes
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """Time on the device, and its kernels, which the host launches one by one. Costs add up."""
 
     ps: float = 0.0
     kernels: int = 0
 
-    def __add__(self, other: Cost) -> Cost:
+    def __add__(self, other: Cost) -> Cost:  # type: ignore[override]  # where tuples are joined
         return Cost(self.ps + other.ps, self.kernels + other.kernels)
 
-    def __mul__(self, times: int) -> Cost:
+    def __mul__(self, times: int) -> Cost:  # type: ignore[override]
         return Cost(self.ps * times, self.kernels * times)
 
     def scaled(self, share: float) -> Cost:

@@ -11,11 +11,11 @@ from functools import cache, cached_property
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.layers.attention import AttentionBlock
 from fabrictwin.workload.layers.feedforward import MlpBlock
-from fabrictwin.workload.layers.number_formats import Precision
+from fabrictwin.workload.layers.number_formats import Precision, Scaling
 from fabrictwin.workload.layers.pass_script import Script
 from fabrictwin.workload.layers.roofline import FLOAT_BYTES, AttentionKernel, Cost, Roofline
 from fabrictwin.workload.layers.state_space import MambaBlock
-from fabrictwin.workload.layers.transformer import Ends
+from fabrictwin.workload.layers.transformer import Ends, Shape
 
 
 @dataclass(frozen=True)
@@ -37,28 +37,63 @@ class Segment:
         return self.trained + self.frozen
 
 
+RooflineKey = tuple[str, Precision, Scaling, AttentionKernel, float, float, int, float]
+
+
+def roofline_key(job: Job, precision: Precision) -> RooflineKey:
+    """All that a job's roofline depends on."""
+    training = job.training
+    attention = AttentionKernel(
+        training.attention, training.attention_throughput, training.attention_backward_throughput
+    )
+    gradient_bytes = 2 if training.weights == "same" else FLOAT_BYTES
+    shares = job.compute_share, training.eager_share
+    settings = precision, training.scaling, attention
+    return (job.hardware.gpu, *settings, *shares, gradient_bytes, training.product_share)
+
+
+def roofline(
+    gpu: str,
+    precision: Precision,
+    scaling: Scaling,
+    attention: AttentionKernel,
+    share: float,
+    eager_share: float,
+    gradient_bytes: int,
+    product_share: float,
+) -> Roofline:
+    """The roofline of a key."""
+    return Roofline(
+        gpu,
+        precision,
+        scaling=scaling,
+        attention=attention,
+        share=share,
+        eager_share=eager_share,
+        gradient_bytes=gradient_bytes,
+    ).with_products(product_share)
+
+
 class Segments:
     """The segments of a job."""
 
     def __init__(self, job: Job, *, precision: Precision | None = None) -> None:
-        training = job.training
-        self.job = job
-        self.roof = Roofline(
-            job.hardware.gpu,
-            precision or training.precision,
-            scaling=training.scaling,
-            attention=AttentionKernel(
-                training.attention, training.attention_throughput, training.attention_backward_throughput
-            ),
-            share=job.compute_share,
-            eager_share=training.eager_share,
-            gradient_bytes=2 if training.weights == "same" else FLOAT_BYTES,
-        ).with_products(training.product_share)
-        self._attention = AttentionBlock(self.roof, job.shape)
-        self._mlp = MlpBlock(self.roof, job.shape)
-        self._ends = Ends(self.roof, job.shape)
+        self.job, shape = job, job.shape
+        self.roof = self._roofline(precision or job.training.precision)
+        self._attention = self._attention_block(shape.without_experts)
+        self._mlp = self._mlp_block(shape.in_tokens)
+        self._ends = Ends(self.roof, shape.in_tokens.without_experts)
         self._layer = cache(self._make_layer)
         self._wide: Segments | None = None
+
+    def _roofline(self, precision: Precision) -> Roofline:
+        return roofline(*roofline_key(self.job, precision))
+
+    def _attention_block(self, shape: Shape) -> AttentionBlock:
+        return AttentionBlock(self.roof, shape)
+
+    def _mlp_block(self, shape: Shape) -> MlpBlock:
+        return MlpBlock(self.roof, shape)
 
     def is_wide(self, number: int) -> bool:
         """Return true if a layer, counted from 0, stays in 16 bits."""
@@ -87,8 +122,8 @@ class Segments:
             backward.extend(block.backward())
             return forward, backward
         attends, thinks = kind in ("", "*"), kind in ("", "-", "E")
-        attention = self._attention_scripts() if attends else (Script(), Script())
-        forward.extend(attention[0])
+        if attends:
+            forward.extend(self._attention.forward())
         if thinks:
             forward.extend(self._mlp.forward(load))
         if recompute == "full" and attends:
@@ -101,16 +136,12 @@ class Segments:
             backward.extend(self._every_second_product())
         if thinks:
             backward.extend(self._mlp.backward(load))
-        backward.extend(attention[1])
+        if attends:
+            backward.extend(self._attention.backward(recompute_core=recompute == "selective"))
         if load and self.job.shape.hiding.hide_experts:
             self._pace(forward, 1 / 3)
             self._pace(backward, 2 / 3)
         return forward, backward
-
-    def _attention_scripts(self) -> tuple[Script, Script]:
-        """(forward, backward) of the attention of a layer."""
-        again = self.job.training.recompute == "selective"
-        return self._attention.forward(), self._attention.backward(recompute_core=again)
 
     def _pace(self, script: Script, share: float) -> None:
         """A pass takes no less than its share of what the host does for a layer's experts."""

@@ -25,7 +25,7 @@ Left out: the all-reduces of a few bytes a token inside the vocabulary-parallel 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fabrictwin.workload.layers.kernel_traffic import CAST_BYTES, FUSED, Moved, Traffic
@@ -46,7 +46,7 @@ class Sharing:
     ep_hosts: int = 1  # that an expert-parallel group lies on
     expert_tp: int = 1
     sequence_parallel: bool = False
-    context: Literal["ring", "all-gather"] = "ring"
+    context: Literal["ring", "all-gather", "pytorch"] = "ring"
     dispatcher: Literal["all-to-all", "flex"] = "all-to-all"
 
 
@@ -121,6 +121,16 @@ class Shape:
     def local(self) -> int:
         """Tokens on a rank between tensor-parallel blocks."""
         return self.tokens // self.sharing.tp if self.sharing.sequence_parallel else self.tokens
+
+    @property
+    def without_experts(self) -> Shape:
+        """The same where experts are not divided: all that attention and the ends know of."""
+        return replace(self, sharing=replace(self.sharing, ep=1, ep_hosts=1, expert_tp=1))
+
+    @property
+    def in_tokens(self) -> Shape:
+        """The same tokens as one sequence on one context-parallel rank: all that an MLP and the ends know of."""
+        return replace(self, batch=1, sequence=self.tokens, sharing=replace(self.sharing, cp=1))
 
 
 # Of a logit, (forward, backward). Compiled: in 4-byte floats read twice (maximum, exponentials) and written once.

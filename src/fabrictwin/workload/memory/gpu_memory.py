@@ -283,6 +283,31 @@ class _Layer(NamedTuple):
         )
 
 
+class States(NamedTuple):
+    """Bytes of one stage's rank that no micro-batch changes, nor what is recomputed."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    gathered: int
+    communicators: int
+
+
+def _states(inputs: MemoryInputs, stage: int, layer: _Layer) -> States:
+    dense, sparse = inputs.layers_of(stage)
+    parameters = dense * layer.dense + sparse * layer.sparse + end_parameters(inputs, stage)
+    adapters = inputs.sharding.adapters
+    trained, frozen = (parameters, 0) if adapters is None else (dense * adapters, parameters)
+    found = states(trained, inputs, frozen=frozen)
+    with_experts = sparse + (inputs.model.predictors if stage == inputs.pp - 1 else 0)
+    if with_experts:
+        of_experts = states(with_experts * layer.experts, inputs, over=inputs.experts_over)
+        found = (found[0] + of_experts[0], found[1] + of_experts[1], found[2] + of_experts[2])
+    groups = communicators(inputs, stage)
+    held = sum(COMMUNICATOR_OF_TWO_BYTES if size == 2 else COMMUNICATOR_BYTES for size in groups)
+    return States(*found, gathered_bytes(inputs, stage), held)
+
+
 class _Needs(NamedTuple):
     """Bytes of one stage's rank."""
 
@@ -300,21 +325,13 @@ class _Needs(NamedTuple):
         return sum(self) - (self.logits if self.again else 0) + CONTEXT_BYTES
 
 
-def _needs(inputs: MemoryInputs, stage: int, layer: _Layer) -> _Needs:
+def _needs(inputs: MemoryInputs, stage: int, layer: _Layer, known: dict[int, States]) -> _Needs:
+    if stage not in known:
+        known[stage] = _states(inputs, stage, layer)
+    own = known[stage]
     dense, sparse = inputs.layers_of(stage)
     last = stage == inputs.pp - 1
-    parameters = dense * layer.dense + sparse * layer.sparse + end_parameters(inputs, stage)
-    adapters = inputs.sharding.adapters
-    trained, frozen = (parameters, 0) if adapters is None else (dense * adapters, parameters)
-    weights, gradients, optimizer = states(trained, inputs, frozen=frozen)
     predictors = inputs.model.predictors if last else 0
-    if sparse + predictors:
-        of_experts = states((sparse + predictors) * layer.experts, inputs, over=inputs.experts_over)
-        weights, gradients, optimizer = (
-            weights + of_experts[0],
-            gradients + of_experts[1],
-            optimizer + of_experts[2],
-        )
     micro_batches = in_flight(inputs, stage)
     of_predictors = predictors * (layer.dense_kept if inputs.model.experts is None else layer.sparse_kept)
     kept = micro_batches * (dense * layer.dense_kept + sparse * layer.sparse_kept + of_predictors)
@@ -327,22 +344,21 @@ def _needs(inputs: MemoryInputs, stage: int, layer: _Layer) -> _Needs:
         ends += 2 * ACTIVATION_BYTES * inputs.tokens * inputs.model.hidden / whole_by
     again = layer.sparse_again if sparse else layer.dense_again if dense else 0.0
     logits = logit_bytes(inputs) if last else 0
-    groups = communicators(inputs, stage)
     return _Needs(
-        weights,
-        gradients,
-        optimizer,
-        gathered_bytes(inputs, stage),
+        own.weights,
+        own.gradients,
+        own.optimizer,
+        own.gathered,
         round(kept + ends),
         logits,
         round(again) if again > logits else 0,
-        sum(COMMUNICATOR_OF_TWO_BYTES if size == 2 else COMMUNICATOR_BYTES for size in groups),
+        own.communicators,
     )
 
 
 def stage_memory(inputs: MemoryInputs, stage: int, capacity_bytes: int) -> Memory:
     """A rank of one stage."""
-    needs = _needs(inputs, stage, _Layer.of(inputs, inputs.activations.recompute))
+    needs = _needs(inputs, stage, _Layer.of(inputs, inputs.activations.recompute), {})
     work = Item("logits", "logits and loss", needs.logits)
     if needs.again:
         work = Item("recomputed", "one layer recomputed", needs.again)
@@ -361,8 +377,12 @@ def stage_memory(inputs: MemoryInputs, stage: int, capacity_bytes: int) -> Memor
     return Memory(stage, tuple(item for item in items if item.bytes), capacity_bytes)
 
 
-def fullest(inputs: MemoryInputs, recompute: Recompute) -> tuple[int, int]:
-    """(the stage whose ranks hold most, what they hold in bytes) with so much recomputation."""
+def fullest(inputs: MemoryInputs, recompute: Recompute, known: dict[int, States] | None = None) -> tuple[int, int]:
+    """(the stage whose ranks hold most, what they hold in bytes) with so much recomputation.
+
+    `known` keeps the states of stages, for layouts that divide model and replicas alike.
+    """
+    known = {} if known is None else known
     # a later stage with no more layers than the second holds fewer micro-batches of as much
     last = inputs.pp - 1
     dense, sparse = inputs.layers_of(min(1, last))
@@ -373,7 +393,7 @@ def fullest(inputs: MemoryInputs, recompute: Recompute) -> tuple[int, int]:
             if own[0] > dense or own[1] > sparse:
                 stages.add(s)
     layer = _Layer.of(inputs, recompute)
-    found = [(_needs(inputs, stage, layer).total, -stage) for stage in stages]
+    found = [(_needs(inputs, stage, layer, known).total, -stage) for stage in stages]
     total, stage = max(found)
     return -stage, total
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -29,7 +29,7 @@ from fabrictwin.workload.job.nccl_communications import library_of
 from fabrictwin.workload.job.rank_layout import Layout, split_layers
 from fabrictwin.workload.job.training_checks import Wrong, check_layout, check_switches
 from fabrictwin.workload.job.workload_section import Parallel, Training, Workload
-from fabrictwin.workload.memory.gpu_memory import Memory, fullest, memory
+from fabrictwin.workload.memory.gpu_memory import Memory, States, fullest, memory
 from fabrictwin.workload.memory.memory_inputs import Recompute, memory_inputs_of
 from fabrictwin.workload.model.model_sizes import Model
 from fabrictwin.workload.search.lower_bound import LowerBounds
@@ -39,7 +39,7 @@ from fabrictwin.workload.step.communication_times import CommunicationTimes
 LARGEST_MICRO_BATCH = 8
 HEADROOM = 0.05  # of a GPU's memory, for what `memory` leaves out: fragmentation, workspaces
 LARGEST_CONTEXT = 16
-COLLECTED = 100_000  # objects made between two searches for cyclic garbage
+COLLECTED = 500_000  # objects made between two searches for cyclic garbage
 _RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "operations", "full")  # from what costs least time
 _WITH_CONDITIONS = ("operations",)  # the rules forbid it with some layouts
 
@@ -69,6 +69,19 @@ class _Held:
 
     section: dict[str, Any] | None
     job: Job | None
+
+
+@dataclass(frozen=True)
+class _Division:
+    """Division of model and replicas, with what is the same for all micro-batches, found once."""
+
+    parallel: Parallel
+    vocab: int  # padded
+    layer_counts: tuple[int, ...]
+    # data-parallel ranks of a unit by what the rules look at, None where they forbid it
+    ruled: dict[tuple[object, ...], int | None] = field(default_factory=dict)
+    layouts: dict[int, Layout] = field(default_factory=dict)  # by data-parallel ranks of a unit
+    states: dict[int, States] = field(default_factory=dict)  # by stage
 
 
 @dataclass(frozen=True)
@@ -118,8 +131,7 @@ class Search:
         self.per_host = int(np.bincount(self.base.placement.host_of_rank).max())
         self.rules = _Rules(spec)
         self._kinds: dict[tuple[bool, bool, bool], Training] = {}
-        self._divided: tuple[Any, Parallel] = None, Parallel()
-        self._ruled: tuple[Any, dict[tuple[object, ...], int | None]] = None, {}
+        self._divided: tuple[Any, _Division | None] = None, None
         self.room = (1 - headroom) * catalog.gpu(self.base.hardware.gpu).memory.value
 
     def _neutral(self, spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.NDArray[np.int32]]:
@@ -216,17 +228,27 @@ class Search:
 
     # --- what becomes of it
 
-    def _width(self, section: dict[str, Any], training: Training) -> int | None:
+    def _division(self, section: dict[str, Any]) -> _Division:
+        """The division of a section, made once for all sections that follow each other with it."""
+        given, known = self._divided
+        if known is None or given is not section["parallel"]:
+            par = Parallel.model_construct(**section["parallel"])
+            counts = split_layers(
+                self.model.layers, par.pp * par.vp, ends_as_layers=par.ends_as_layers, given=par.layers
+            )
+            unit = self.given.pad_vocabulary * par.tp
+            known = _Division(par, -(-self.model.vocab // unit) * unit, tuple(counts or ()))
+            self._divided = section["parallel"], known
+        return known
+
+    def _width(self, division: _Division, training: Training) -> int | None:
         """Data-parallel ranks of a unit; None where the spec's rules forbid the section.
 
         What the rules look at is the same for many micro-batches, so that they are asked once for all of them.
         """
-        par = training.parallel
+        par, known = division.parallel, division.ruled
         tokens = training.micro_batch_size * training.sequence // par.cp
-        key = (section["sequence_parallel"], tokens % par.tp == 0, training.recompute)
-        if self._ruled[0] is not section["parallel"]:
-            self._ruled = section["parallel"], {}
-        known = self._ruled[1]
+        key = (training.sequence_parallel, tokens % par.tp == 0, training.recompute)
         if key not in known:
             assert par.dp is not None
             try:
@@ -238,38 +260,35 @@ class Search:
 
     def _job(self, section: dict[str, Any]) -> Job | None:
         """The job of a section; None where the spec's rules forbid it."""
+        division = self._division(section)
         try:
-            training = self._training(section)
+            training = self._training(section, division.parallel)
         except ValidationError:
             return None
-        width = self._width(section, training)
+        width = self._width(division, training)
         if width is None:
             return None
-        par = training.parallel
+        par = division.parallel
         assert par.dp is not None
-        counts = split_layers(
-            self.model.layers, par.pp * par.vp, ends_as_layers=par.ends_as_layers, given=par.layers
-        )
-        unit = training.pad_vocabulary * par.tp
+        if width not in division.layouts:
+            expert_tp = par.expert_tp or par.tp
+            division.layouts[width] = Layout(par.tp, par.dp, par.pp, par.cp, par.ep, expert_tp, width, par.order)
         return replace(
             self.base,
             training=training,
-            layout=Layout(par.tp, par.dp, par.pp, par.cp, par.ep, par.expert_tp or par.tp, width, par.order),
+            layout=division.layouts[width],
             micro_batches=self.global_batch // (training.micro_batch_size * par.dp),
-            vocab=-(-self.model.vocab // unit) * unit,
-            layer_counts=tuple(counts or ()),
+            vocab=division.vocab,
+            layer_counts=division.layer_counts,
         )
 
-    def _training(self, section: dict[str, Any]) -> Training:
+    def _training(self, section: dict[str, Any], parallel: Parallel) -> Training:
         """The section, validated once for each way in which the rest of it depends on the layout."""
-        par = section["parallel"]
-        kind = (par["tp"] > 1, section["sequence_parallel"], par["ep"] > 1)
+        kind = (parallel.tp > 1, section["sequence_parallel"], parallel.ep > 1)
         if kind not in self._kinds:
             self._kinds[kind] = Training.model_validate(section)
-        if self._divided[0] is not par:
-            self._divided = par, Parallel.model_construct(**par)
         changed = {key: section[key] for key in ("micro_batch_size", "recompute")}
-        return self._kinds[kind].model_copy(update={**changed, "parallel": self._divided[1]})
+        return self._kinds[kind].model_copy(update={**changed, "parallel": parallel})
 
     def _held(self, section: dict[str, Any]) -> _Held | None:
         """The section's layout with the least recomputation that fits; None where the rules forbid it."""
@@ -278,16 +297,16 @@ class Search:
         job = self._job(first)
         if job is None:
             return None
-        inputs = memory_inputs_of(job)
+        inputs, states = memory_inputs_of(job), self._division(section).states
         # without recomputation; with all of it, which tells whether more has to be tried at all; what lies between
-        if fullest(inputs, tried[0])[1] <= self.room:
+        if fullest(inputs, tried[0], states)[1] <= self.room:
             return _Held(first, job)
         least = None
         for recompute in (tried[-1], *tried[1:-1]):
             one = {**section, "recompute": recompute}
             if recompute in _WITH_CONDITIONS and self._job(one) is None:
                 continue
-            fits = fullest(inputs, recompute)[1] <= self.room
+            fits = fullest(inputs, recompute, states)[1] <= self.room
             if fits:
                 least = one
             if fits != (recompute == tried[-1]):
@@ -322,31 +341,37 @@ class Search:
         with _few_collections():
             return self._run(stage, keep)
 
+    def _refined(self, bounded: _Bounded, bounds: LowerBounds) -> Iterator[float | Candidate]:
+        """Yield ever closer bounds of a layout, in ps, then the layout with its time. Raises ConfigError."""
+        job = bounded.job
+        if bounds.tells_loads_apart(job):
+            yield bounds.by_loads(job)
+        closed = ClosedForm(job, self.times)
+        yield bounds.closer(job, closed)
+        yield closed.bound_ps()
+        estimate = closed.estimate()
+        yield Candidate(bounded.section, job, memory(memory_inputs_of(job), job.hardware.gpu), estimate)
+
     def _run(self, stage: Callable[[str], None], keep: int) -> Found:
         bounds = LowerBounds(in_switch=self.times.library is not None)
         fitting, considered, too_large = self._bounded(bounds, stage)
-        queue: list[tuple[float, str, _Bounded, ClosedForm | None, bool]]
-        queue = [(bounded.ps, repr(bounded.section), bounded, None, False) for bounded in fitting]
+        # each time that a layout seems fastest it gets the next of its bounds, and then its time
+        queue = [(bounded.ps, repr(bounded.section), self._refined(bounded, bounds)) for bounded in fitting]
         heapify(queue)
         candidates: list[Candidate] = []
         while queue:
-            seems, name, bounded, closed, by_passes = heappop(queue)
+            seems, name, refined = heappop(queue)
             if len(candidates) >= keep and seems >= candidates[keep - 1].estimate.step_ps:
                 break
             try:
-                if closed is None:
-                    closed = ClosedForm(bounded.job, self.times)
-                    heappush(queue, (max(seems, bounds.closer(bounded.job, closed)), name, bounded, closed, False))
-                    continue
-                if not by_passes:
-                    heappush(queue, (max(seems, closed.bound_ps()), name, bounded, closed, True))
-                    continue
-                estimate = closed.estimate()
+                found = next(refined)
             except ConfigError:
                 continue
-            held = memory(memory_inputs_of(bounded.job), bounded.job.hardware.gpu)
-            candidates.append(Candidate(bounded.section, bounded.job, held, estimate))
-            candidates.sort(key=lambda c: (c.estimate.step_ps, repr(c.section)))
+            if isinstance(found, Candidate):
+                candidates.append(found)
+                candidates.sort(key=lambda c: (c.estimate.step_ps, repr(c.section)))
+            else:
+                heappush(queue, (max(seems, found), name, refined))
         return Found(tuple(candidates[:keep]), considered, too_large)
 
 

@@ -12,20 +12,20 @@ costs a few sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import numpy as np
 
-from fabrictwin.base.arrays import F64, I64, starts_of
+from fabrictwin.base.arrays import F64, starts_of
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.layers.pass_script import Collective, Compute, Kind, Script, Start
 from fabrictwin.workload.step.closed_form import ClosedForm
 from fabrictwin.workload.step.closed_form_cache import CachedSegments, key_of
 
-_LEVELS = 8  # of experts' loads, in the closer bound
+_FEW, _SOME, _MANY = 1, 4, 8  # loads of experts that bounds tell apart, the first, the second, the closer
 
 _STEPS: dict[Kind, int] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 
@@ -39,7 +39,6 @@ class _Passes:
 
 
 _KNOWN: dict[tuple[object, ...], tuple[_Passes, ...]] = {}
-_LOADS: dict[tuple[object, ...], float] = {}
 
 
 _Price = Callable[[Collective], float]  # in ps, of a communication by itself
@@ -89,40 +88,33 @@ def _passes(job: Job, pair: tuple[Script, Script], price: _Price) -> _Passes:
     return _Passes(*(_least_ps(script, job.training.launch_ps, price) for script in pair))
 
 
-def _least_load(job: Job) -> float:
-    """0 without experts."""
-    experts, routing = job.model.experts, job.training.routing
-    if experts is None:
-        return 0.0
-    if not routing.imbalance:
-        return 1.0
-    key = (experts.count, job.layout.ep, routing.imbalance, routing.seed, job.model.sparse_before)
-    if key not in _LOADS:
-        _LOADS[key] = min((load for load in job.loads if load), default=1.0)
-    return _LOADS[key]
-
-
-def _costs(job: Job, in_switch: bool) -> tuple[_Passes, ...]:
-    """Passes of (a dense layer, one whose experts have the least load of all, the first end, the last end)."""
-    load = _least_load(job)
-    key = (*key_of(job), job.hardware.inside_bps, job.hardware.outside_bps, load, in_switch)
+def _costs(job: Job, loads: tuple[float, ...], in_switch: bool) -> tuple[_Passes, ...]:
+    """Passes of layers whose experts have these loads, of the first end and of the last."""
+    key = (*key_of(job), job.hardware.inside_bps, job.hardware.outside_bps, loads, in_switch)
     if key not in _KNOWN:
         segments = CachedSegments(job)
-        kinds = [0.0] + ([load] if load else [])
-        pairs = [segments.scripts(load) for load in kinds]
+        pairs = [segments.scripts(load) for load in loads]
         ends = [(end.forward, end.backward) for end in (segments.first, segments.last)]
         steps: dict[Kind, int] = {**_STEPS, "all_reduce": 1} if in_switch else _STEPS
-        found = [_passes(job, pair, partial(_price_ps, job=job, steps=steps)) for pair in (*pairs, *ends)]
-        _KNOWN[key] = tuple(found if job.model.experts else [found[0], found[0], *found[1:]])
+        price = partial(_price_ps, job=job, steps=steps)
+        _KNOWN[key] = tuple(_passes(job, pair, price) for pair in (*pairs, *ends))
     return _KNOWN[key]
 
 
 @lru_cache(maxsize=1 << 14)
-def _layers(sparse_before: tuple[int, ...], counts: tuple[int, ...], pp: int) -> tuple[F64, F64]:
-    """([chunks, stages] dense layers, those with experts)."""
+def _layers(
+    loads: tuple[float, ...], counts: tuple[int, ...], pp: int, most: int
+) -> tuple[tuple[float, ...], F64]:
+    """(a few loads of layers, [loads, chunks, stages] layers with each); none has more than its layers have.
+
+    Of layers with experts `most` loads are told apart at most; that of dense ones is 0.
+    """
+    some = sorted(load for load in loads if load)
+    chosen = sorted({*(some[i * len(some) // most] for i in range(most) if some), *(x for x in loads if not x)})
+    which = np.searchsorted(chosen, loads, side="right") - 1
     ends = starts_of(counts)
-    experts = np.diff(np.asarray(sparse_before)[ends]).astype(np.float64)
-    return (np.diff(ends) - experts).reshape(-1, pp), experts.reshape(-1, pp)
+    found = [np.diff(starts_of(which == number)[ends]).reshape(-1, pp) for number in range(len(chosen))]
+    return tuple(chosen), np.array(found, np.float64)
 
 
 def _bound_ps(job: Job, forward: F64, backward: F64, behind: F64 | float = 0.0) -> float:
@@ -133,14 +125,6 @@ def _bound_ps(job: Job, forward: F64, backward: F64, behind: F64 | float = 0.0) 
     return float((job.micro_batches * (forward + backward).sum(axis=0) + before + behind).max())
 
 
-@lru_cache(maxsize=1 << 10)
-def _levels(loads: tuple[float, ...]) -> tuple[tuple[float, ...], I64]:
-    """(a few loads of layers with experts, and that of dense ones; [layers] which is no more than the layer's)."""
-    some = sorted(load for load in loads if load)
-    chosen = sorted({0.0, *(some[i * len(some) // _LEVELS] for i in range(_LEVELS) if some)})
-    return tuple(chosen), np.searchsorted(chosen, loads, side="right") - 1
-
-
 class LowerBounds:
     """Lower bounds for layouts of one job, with layers' costs kept by what they depend on."""
 
@@ -149,39 +133,38 @@ class LowerBounds:
         self._known: dict[tuple[object, ...], tuple[_Passes, ...]] = {}
         self._by_load: dict[tuple[object, ...], _Passes] = {}
 
-    def _passes(self, job: Job) -> tuple[_Passes, ...]:
+    def _passes(self, job: Job, loads: tuple[float, ...]) -> tuple[_Passes, ...]:
         layout, training = job.layout, job.training
         key = (
             *(layout.tp, layout.cp, layout.ep, layout.expert_tp, job.ep_hosts),
-            *(training.micro_batch_size, training.sequence_parallel, training.recompute),
+            *(training.micro_batch_size, training.sequence_parallel, training.recompute, len(loads)),
         )
         if key not in self._known:
-            self._known[key] = _costs(job, self.in_switch)
+            self._known[key] = _costs(job, loads, self.in_switch)
         return self._known[key]
+
+    def _with_loads(self, job: Job, most: int) -> float:
+        loads, layers = _layers(job.loads, job.layer_counts, job.layout.pp, most)
+        return _bound_ps(job, *_summed(layers, self._passes(job, loads)))
 
     def of(self, job: Job) -> float:
         """Time in ps that no step of the job is faster than."""
-        dense, sparse, first, last = self._passes(job)
-        plain, experts = _layers(job.model.sparse_before, job.layer_counts, job.layout.pp)
-        forward = plain * dense.forward + experts * sparse.forward
-        backward = plain * dense.backward + experts * sparse.backward
-        return _bound_ps(job, *_with_ends(forward, backward, first, last))
+        return self._with_loads(job, _FEW)
+
+    def tells_loads_apart(self, job: Job) -> bool:
+        """Return true if layers' loads differ, so that `by_loads` is closer."""
+        return len(set(job.loads)) > 1
+
+    def by_loads(self, job: Job) -> float:
+        """The same with more loads of experts told apart."""
+        return self._with_loads(job, _SOME)
 
     def closer(self, job: Job, closed: ClosedForm) -> float:
         """A closer one, with communication as long as it takes by itself."""
-        levels, which = _levels(job.loads)
-        ends = starts_of(job.layer_counts)
-        forward: F64 = np.zeros((len(job.layer_counts) // job.layout.pp, job.layout.pp))
-        backward: F64 = np.zeros_like(forward)
-        for number, load in enumerate(levels):
-            if not (which == number).any():
-                continue
-            layers = np.diff(starts_of(which == number)[ends]).reshape(forward.shape)
-            cost = self._closer_passes(job, closed, load)
-            forward += layers * cost.forward
-            backward += layers * cost.backward
-        first, last = (self._closer_passes(job, closed, end) for end in ("first", "last"))
-        return _bound_ps(job, *_with_ends(forward, backward, first, last), closed.optimizers_ps)
+        loads, layers = _layers(job.loads, job.layer_counts, job.layout.pp, _MANY)
+        kinds: tuple[float | str, ...] = (*loads, "first", "last")
+        passes = [self._closer_passes(job, closed, which) for which in kinds]
+        return _bound_ps(job, *_summed(layers, passes), closed.optimizers_ps)
 
     def _closer_passes(self, job: Job, closed: ClosedForm, which: float | str) -> _Passes:
         """Passes of a layer by its load, or of an end."""
@@ -197,8 +180,16 @@ class LowerBounds:
         return self._by_load[key]
 
 
-def _with_ends(forward: F64, backward: F64, first: _Passes, last: _Passes) -> tuple[F64, F64]:
-    """Passes of layers [chunks, stages], with those of the ends added in place."""
+def _summed(layers: F64, passes: Sequence[_Passes]) -> tuple[F64, F64]:
+    """([chunks, stages] forward, backward) of so many layers [kinds, chunks, stages] and the ends.
+
+    `passes` are those of each kind of layer, of the first end and of the last.
+    """
+    forward, backward = np.zeros(layers.shape[1:]), np.zeros(layers.shape[1:])
+    *kinds, first, last = passes
+    for count, cost in zip(layers, kinds, strict=True):
+        forward += count * cost.forward
+        backward += count * cost.backward
     forward[0, 0] += first.forward
     backward[0, 0] += first.backward
     forward[-1, -1] += last.forward

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, cast
 
 from fabrictwin.workload.job.job import Job
-from fabrictwin.workload.layers.pass_script import FixedScript, Script
-from fabrictwin.workload.layers.stage_segments import Segment, Segments
+from fabrictwin.workload.layers.attention import AttentionBlock
+from fabrictwin.workload.layers.feedforward import MlpBlock
+from fabrictwin.workload.layers.number_formats import Precision
+from fabrictwin.workload.layers.pass_script import FixedScript, Part, Script
+from fabrictwin.workload.layers.roofline import Roofline
+from fabrictwin.workload.layers.stage_segments import Segment, Segments, roofline, roofline_key
+from fabrictwin.workload.layers.transformer import Shape
 
 
 class CachedJob(Job):
@@ -42,6 +47,40 @@ class CachedJob(Job):
 
 
 _SCRIPTS: dict[tuple[object, ...], tuple[Script, Script]] = {}
+_roofline = cache(roofline)
+
+
+class CachedAttention(AttentionBlock):
+    """An attention block that makes each script once."""
+
+    def __init__(self, roof: Roofline, shape: Shape) -> None:
+        super().__init__(roof, shape)
+        self._forward, self._backward = cache(super().forward), cache(super().backward)
+
+    def forward(self, part: Part = "forward") -> Script:
+        return self._forward(part)
+
+    def backward(self, *, recompute_core: bool) -> Script:
+        return self._backward(recompute_core=recompute_core)
+
+
+class CachedMlp(MlpBlock):
+    """An MLP block that makes each script once."""
+
+    def __init__(self, roof: Roofline, shape: Shape) -> None:
+        super().__init__(roof, shape)
+        self._forward, self._backward = cache(super().forward), cache(super().backward)
+
+    def forward(self, load: float = 0.0, part: Part = "forward") -> Script:
+        return self._forward(load, part)
+
+    def backward(self, load: float = 0.0) -> Script:
+        return self._backward(load)
+
+
+# a layer is a few blocks, which layouts share: attention those that divide experts otherwise, an MLP those
+# that divide sequences otherwise
+_attention_block, _mlp_block = cache(CachedAttention), cache(CachedMlp)
 
 
 def key_of(job: Job) -> tuple[object, ...]:
@@ -74,6 +113,15 @@ class CachedSegments(Segments):
         self._kinds: dict[tuple[object, ...], Segment] = {}
         self._chunks: dict[tuple[int, int], list[Segment]] = {}
 
+    def _roofline(self, precision: Precision) -> Roofline:
+        return _roofline(*roofline_key(self.job, precision))
+
+    def _attention_block(self, shape: Shape) -> AttentionBlock:
+        return _attention_block(self.roof, shape)
+
+    def _mlp_block(self, shape: Shape) -> MlpBlock:
+        return _mlp_block(self.roof, shape)
+
     def scripts(self, load: float, kind: str = "", wide: bool = False) -> tuple[Script, Script]:
         """(forward, backward) of a layer whose busiest expert rank has so much load; 0 is dense.
 
@@ -87,12 +135,6 @@ class CachedSegments(Segments):
         if key not in _SCRIPTS:
             made = self._make_layer(load, kind, wide)
             _SCRIPTS[key] = cast(Any, tuple(FixedScript.of(s) for s in made))
-        return _SCRIPTS[key]
-
-    def _attention_scripts(self) -> tuple[Script, Script]:
-        key = (*self.key, "attention")
-        if key not in _SCRIPTS:
-            _SCRIPTS[key] = super()._attention_scripts()
         return _SCRIPTS[key]
 
     def layer(self, number: int) -> Segment:
@@ -118,7 +160,9 @@ class CachedSegments(Segments):
         return Segment(*parameters, *scripts)
 
     def _ends_of(self, name: str, make: Callable[[], Segment]) -> tuple[Script, Script]:
-        key = (*self.key, name)
+        # a predictor's layers are part of the last end
+        own = self.key if self.job.model.predictors else (self.roof, self._ends.shape)
+        key = (*own, name)
         if key not in _SCRIPTS:
             made = make()
             _SCRIPTS[key] = cast(Any, tuple(FixedScript.of(s) for s in (made.forward, made.backward)))
