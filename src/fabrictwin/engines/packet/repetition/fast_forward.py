@@ -108,7 +108,8 @@ class FastForward:
                     return False
                 if not may_repeat(before, machine.state):
                     continue
-                one = period(before, look(machine.state, machine.queue_pairs), machine.state)
+                after = look(machine.state, machine.queue_pairs, kept=False)
+                one = period(before, after, machine.state)
                 if one is not None and one.most * one.events >= worth:
                     skip(machine.state, one, one.most)
                     self.hops += one.most * one.hops
@@ -131,15 +132,15 @@ class FastForward:
 
         state = self.machine.state
         what = (int(QueueEvent.TX_DONE) << KIND_SHIFT) | (port << PORT_SHIFT)
-        lanes = state.lane[: int(state.clock[0].lanes)]
+        rings, waiting = state.lane.view(np.ndarray), state.event.view(np.ndarray)
         for lane in (int(state.port.lane_tx_full[port]), int(state.port.lane_tx_ack[port])):
             if lane < 0:
                 continue
-            ring = lanes[lane]
+            ring = rings[lane]
             at = int(ring["first"]) + (np.arange(int(ring["head"]), int(ring["tail"])) & int(ring["mask"]))
-            found = at[state.event.what[at] == what]
+            found = at[waiting["what"][at] == what]
             if len(found):
-                return int(state.event.time[found[0]])
-        heap = state.heap[: int(state.clock[0].heap)]
-        found = np.flatnonzero(heap.what == what)
-        return int(heap.time[found[0]]) if len(found) else None
+                return int(waiting["time"][found[0]])
+        heap = state.heap[: int(state.clock[0].heap)].view(np.ndarray)
+        found = np.flatnonzero(heap["what"] == what)
+        return int(heap["time"][found[0]]) if len(found) else None

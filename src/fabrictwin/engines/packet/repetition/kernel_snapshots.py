@@ -61,10 +61,15 @@ class Moment:
         return int(self.clock["now"])
 
 
-def moment(state: State, queue_pairs: int, names: Iterable[str]) -> Moment:
-    """Return what there is now, of so many queue pairs and of the arrays of these names."""
-    arrays = {name: getattr(state, name).copy() for name in names if name != "qp"}
-    arrays["qp"] = state.qp[:queue_pairs].copy()
+def moment(state: State, queue_pairs: int, names: Iterable[str], kept: bool = True) -> Moment:
+    """Return what there is now, of so many queue pairs and of the arrays of these names.
+
+    Where it is not `kept`, its arrays are the state's own: right until the kernel goes on.
+    """
+    arrays = {name: getattr(state, name) for name in names}
+    arrays["qp"] = state.qp[:queue_pairs]
+    if kept:
+        arrays = {name: array.copy() for name, array in arrays.items()}
     lanes, heap = lanes_of(state), heap_of(state)
     return Moment(
         state.clock[0].copy(),

@@ -89,9 +89,9 @@ class Period:
         return int(self.after.clock["hops"] - self.before.clock["hops"])
 
 
-def look(state: State, queue_pairs: int) -> Moment:
-    """Return all that periods are told from."""
-    return moment(state, queue_pairs, _COUNTS)
+def look(state: State, queue_pairs: int, kept: bool = True) -> Moment:
+    """Return all that periods are told from; the second moment need not be kept (`kernel_snapshots.moment`)."""
+    return moment(state, queue_pairs, _COUNTS, kept)
 
 
 def may_repeat(before: Moment, state: State) -> bool:
@@ -99,10 +99,10 @@ def may_repeat(before: Moment, state: State) -> bool:
     clock = state.clock[0]
     qp = before.arrays["qp"]
     return bool(
-        all(before.clock[name] == clock[name] for name in _STILL)
-        and np.array_equal(before.queued, state.queued)
-        and np.array_equal(before.lane_sizes, lane_sizes_of(state))
+        np.array_equal(before.queued, state.queued)
         and np.array_equal(qp.inflight, state.qp.inflight[: len(qp)])
+        and np.array_equal(before.lane_sizes, lane_sizes_of(state))
+        and all(before.clock[name] == clock[name] for name in _STILL)
     )
 
 
@@ -245,8 +245,10 @@ def _same(name: str, before: Any, after: Any, between: tuple[int, int], state: S
         return None
     until = _NEVER
     skipped = _COUNTS[name] | _NAMES.get(name, _NOTHING) | (frozenset(_PSNS) if name == "qp" else _NOTHING)
-    for field in before.dtype.names:
-        a, b = before[field], after[field]
+    old, new = before.view(np.ndarray), after.view(np.ndarray)  # whose fields are found faster than a recarray's
+    still = np.array_equal(old.view(np.uint8), new.view(np.uint8))
+    for field in _TIMES.get(name, _NOTHING) if still else before.dtype.names:
+        a, b = old[field], new[field]
         if name == "outlet" and field in ("head", "tail", "deficit"):
             decides = _takes_turns(before, after, state) if field == "deficit" else _queues(state) > 1
             if (a[decides] != b[decides]).any():
