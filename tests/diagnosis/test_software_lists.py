@@ -22,6 +22,9 @@ CUDA = {
 }  # fmt: skip
 
 RIGHT = [
+    ("setting-invalid", "n1:1:2 [0] misc/socket.cc:9 NCCL WARN Net : unsupported IP family"),
+    ("setting-invalid", "n1:1:2 [0] misc/socket.cc:9 NCCL WARN Net : string is null"),
+    ("peer-closed", "n1:1:2 [0] misc/socket.cc:9 NCCL WARN ncclSocketReady: unexpected socket state 7"),
     ("setting-invalid", "[1.5] [n1:3:0] frob.c:9 UCX  ERROR UCX_FROB_INTERVAL value must be greater than 7"),
     ("setting-invalid", "FROB_MODE=fast requires FROB_PROTO=1"),
     ("transport-none", "[1.5] [n1:3:0] ucp.c:9 UCX  WARN  transports 'frob','quux' are not available, please use one or more of: tcp"),
