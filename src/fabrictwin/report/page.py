@@ -5,6 +5,7 @@ All markup stands in `templates/`, where Jinja2 escapes what it is given; here i
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import Any
 
 import jinja2
 from jinja2 import ChoiceLoader, Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from fabrictwin.base.units import format_rate, format_size, format_time
@@ -61,6 +63,14 @@ def _category(key: str) -> str:
     return key.removeprefix("exposed_")
 
 
+class _TemplateCache(FileSystemBytecodeCache):
+    """Compiled templates on disk; without room or a folder to keep them in pages come out all the same."""
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        with contextlib.suppress(OSError):
+            super().dump_bytecode(bucket)
+
+
 @cache
 def page_environment(*packages: str) -> Environment:
     """Templates of these packages, each with `templates` and `assets` beside its modules."""
@@ -71,7 +81,7 @@ def page_environment(*packages: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         # Compiling takes as long as a small page; entries are named by template and hold a digest of its source.
-        bytecode_cache=FileSystemBytecodeCache(str(cache_folder(f"templates/jinja-{jinja2.__version__}"))),
+        bytecode_cache=_TemplateCache(str(cache_folder(f"templates/jinja-{jinja2.__version__}"))),
     )
     environment.filters |= {
         "time": page_time,
