@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from fabrictwin.api.run import Result, run
 from fabrictwin.api.specs import Source, load
 from fabrictwin.base.errors import ConfigError, SimulatedError
+from fabrictwin.base.inherited import inherited
 from fabrictwin.base.progress import silent
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _run_watched(command: list[str], folder: Path, name: str, environment: Mappi
     from fabrictwin.torch.call_log import CallLogs
 
     logs = CallLogs(folder)
-    variables = {**os.environ, **environment, "FABRICTWIN_TORCH_OUT": str(folder)}
+    variables = {**inherited(), **environment, "FABRICTWIN_TORCH_OUT": str(folder)}
     with subprocess.Popen(command, env=variables) as running:
         wrong = hung = before = None
         looks = 0

@@ -166,9 +166,12 @@ def capture_options(command: Callable[..., None]) -> Any:
 
     @wraps(command)
     def bundled(*, pcap: Path | None, pcap_at: tuple[str, ...], snaplen: int, **others: Any) -> None:
-        from fabrictwin.capture.recorder import CaptureRequest
+        capture = None
+        if pcap is not None:
+            from fabrictwin.capture.recorder import CaptureRequest  # with all that a capture needs
 
-        command(capture=None if pcap is None else CaptureRequest(pcap, pcap_at, snaplen), **others)
+            capture = CaptureRequest(pcap, pcap_at, snaplen)
+        command(capture=capture, **others)
 
     return _PCAP(_PCAP_AT(_SNAPLEN(bundled)))
 

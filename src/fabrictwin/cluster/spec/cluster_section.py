@@ -190,7 +190,7 @@ class Network(Model):
     host_cable: Length = HOST_CABLE
     trunk_cable: Length = TRUNK_CABLE
     mtu: Mtu = MTU
-    routing: Routing = Routing()
+    routing: Routing = Routing.model_construct()
     qos: Qos | None = None  # Ethernet
     congestion_control: CongestionControl | None = None  # InfiniBand
     ipoib: IpoibMode | None = None  # InfiniBand; of hosts' interfaces in `exec --netns`
@@ -259,7 +259,7 @@ class DiscoveredCluster(Model):
     host_cable: Length = HOST_CABLE
     trunk_cable: Length = TRUNK_CABLE
     mtu: Mtu = MTU
-    routing: Routing = Routing()
+    routing: Routing = Routing.model_construct()
     congestion_control: CongestionControl | None = None
     ipoib: IpoibMode | None = None
 
@@ -398,7 +398,7 @@ class ExplicitCluster(Model):
     mtu: Mtu = MTU
     notes: tuple[str, ...] = ()
     identities: tuple[ExplicitIdentity, ...] = ()
-    routing: Routing = Routing()
+    routing: Routing = Routing.model_construct()
     qos: Qos | None = None  # Ethernet
     congestion_control: CongestionControl | None = None  # InfiniBand
     ipoib: IpoibMode | None = None  # InfiniBand

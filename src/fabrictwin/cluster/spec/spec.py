@@ -132,9 +132,9 @@ class Spec(Model):
         None  # or the path of its file: constants fitted to one's own measurements
     )
     workload: Annotated[dict[str, Any], Field(default_factory=dict)]
-    placement: Placement = Placement()
+    placement: Placement = Placement.model_construct()
     faults: tuple[Fault, ...] = ()
-    run: Run = Run()
+    run: Run = Run.model_construct()
     nccl: dict[str, bool | int | float | str] | None = (
         None  # its release and NCCL_* variables; the nccl room checks it
     )

@@ -8,7 +8,7 @@ and every kernel imports this module first.
 With `NUMBA_DISABLE_JIT=1` the decorators leave the functions as they are.
 
 Compile and load times rest on parts of numba that it does not document: `_nrt`, `get_call_template`, how a cache
-is loaded (`_load_overload`, `rtsys`), what `embedding` and `by_reference` use, and the address that
+is loaded (`_load_overload`, what `loading` uses), what `embedding` and `by_reference` use, and the address that
 `packet.stepping` calls. `FABRICTWIN_PLAIN_NUMBA=1` does without all of them: the same results from `numba.njit`
 alone, after minutes of compiling. A test holds each of them to the version of numba that is installed;
 pyproject.toml has the newest that was tried.
@@ -21,11 +21,11 @@ from pathlib import Path
 
 import numba
 from numba import config, types
-from numba.core.runtime import rtsys
 from numba.extending import register_jitable
 
 from fabrictwin.kernel.jit.cache_folder import cache_folder
 from fabrictwin.kernel.jit.embedding import PartCompiler
+from fabrictwin.kernel.jit.loading import load_lazily
 from fabrictwin.kernel.jit.plain import PLAIN
 
 _KERNEL = Path(__file__).parents[1]
@@ -79,24 +79,14 @@ def _called(**options):
 
 
 def _entry(**options):
-    """Return a decorator of functions that Python calls: cached on disk, and loaded from there with little else.
-
-    numba first loads all that it could compile with, a tenth of a second, though what is cached needs none of it
-    but the runtime that counts references (no kernel hashes). Compiling loads it by itself.
-    """
+    """Return a decorator of functions that Python calls: cached on disk, and loaded from there with little else."""
     compiled = numba.njit(cache=True, nogil=True, **options)
 
     def decorate(function):
         dispatcher = compiled(function)
         cache = getattr(dispatcher, "_cache", None)
         if cache is not None:  # otherwise the JIT is off
-
-            def load_overload(signature, target):
-                rtsys.initialize(target)
-                with cache._guard_against_spurious_io_errors():
-                    return cache._load_overload(signature, target)
-
-            cache.load_overload = load_overload
+            load_lazily(cache)
         return dispatcher
 
     return numba.njit(cache=True, nogil=True) if PLAIN else decorate

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.inherited import inherited
 from fabrictwin.live import native_libraries
 from fabrictwin.live.clock.pace import ClockName
 from fabrictwin.live.exec import preloadable
@@ -69,7 +70,7 @@ def start(
     enter: Callable[[], None] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a program, which `enter` puts into its host's namespace. Raises ConfigError."""
-    variables = environment(program.host, socket, root, os.environ, clock=clock)
+    variables = environment(program.host, socket, root, inherited(), clock=clock)
     if enter is not None:
         variables[_NETWORK] = "own"
     libc, parent = ctypes.CDLL(None), os.getpid()

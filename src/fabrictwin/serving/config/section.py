@@ -144,8 +144,8 @@ class Disaggregation(Section):
     """
 
     connector: Connector = "nixl"
-    prefill: Pool = Pool()
-    decode: Pool = Pool()
+    prefill: Pool = Pool.model_construct()
+    decode: Pool = Pool.model_construct()
     separate_hosts: bool = False
     transfer_us: Annotated[float, Field(ge=0)] = 0.0
     proxy_us: Annotated[float, Field(ge=0)] = 0.0
@@ -191,9 +191,9 @@ class Serving(Section):
     speculative_config: Speculative | None = None
     disaggregated: Disaggregation | None = None
     operators: Operators | None = None
-    host: Host = Host()
+    host: Host = Host.model_construct()
     neighbours: tuple[str, ...] = ()
-    benchmark: Benchmark = Benchmark()
+    benchmark: Benchmark = Benchmark.model_construct()
 
     @model_validator(mode="before")
     @classmethod

@@ -131,12 +131,12 @@ class Campaign(Model):
         Field(default_factory=dict, max_length=MOST_RATES),
     ]
     scale: Annotated[float, Field(gt=0, le=1000)] = 1.0
-    detection: Detection = Detection()
+    detection: Detection = Detection.model_construct()
     restart: Time = Spell.model_construct(mean=222 * PS_PER_S, median=None)
     manual: Manual = Manual.model_construct(chance=3 / 419, time=4 * 3600 * PS_PER_S)
     spares: Annotated[int, Field(strict=True, ge=0, le=100_000)] | None = None
     repair: Time = Spell.model_construct(mean=86400 * PS_PER_S, median=None)
-    checkpoint: Checkpoint = Checkpoint()
+    checkpoint: Checkpoint = Checkpoint.model_construct()
     runs: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 200
     seed: Seed | None = None
 

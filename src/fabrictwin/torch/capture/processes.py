@@ -7,7 +7,6 @@ messages are those of a regular layout, and their i-th ranks do the same.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
+from fabrictwin.base.inherited import inherited
 from fabrictwin.interchange.rank_traces import tiled, together
 from fabrictwin.torch.capture.record import OUT, STEP, figures, met
 from fabrictwin.torch.rank_record import read_traces
@@ -105,7 +105,7 @@ def _start(asked: Asked, rank: int, folder: Path, environment: Mapping[str, str]
     with (folder / f"printed.{rank}").open("wb") as printed:
         return subprocess.Popen(
             command,
-            env={**os.environ, **environment, **{key: str(value) for key, value in variables.items()}},
+            env={**inherited(), **environment, **{key: str(value) for key, value in variables.items()}},
             stdout=None if rank == min(asked.ranks, default=0) else subprocess.DEVNULL,
             stderr=printed,
         )

@@ -146,7 +146,7 @@ class Training(Section):
     """One training step of a transformer."""
 
     model: str | dict[str, Any]
-    parallel: Parallel = Parallel()
+    parallel: Parallel = Parallel.model_construct()
     micro_batch_size: Count = 1
     micro_batches: Count | None = None
     global_batch: Count | None = None
@@ -170,7 +170,7 @@ class Training(Section):
     compute_share: Annotated[float, Field(gt=0, le=1)] | None = None
     # of the catalog's throughput of matrix products, what they reach on this machine (see fabrictwin calibrate)
     product_share: Annotated[float, Field(ge=0.1, le=10)] = 1.0
-    wide_layers: WideLayers = WideLayers()
+    wide_layers: WideLayers = WideLayers.model_construct()
     # of what their products and bytes would take, what state-space kernels reach (calibrated, docs/validation.md)
     scan_share: Annotated[float, Field(gt=0, le=1)] = 0.362
     # of the memory's rate, what PyTorch's own kernels over mixed types or strides reach (calibrated)
@@ -188,12 +188,12 @@ class Training(Section):
     pad_vocabulary: Annotated[int, Field(strict=True, ge=1, le=1 << 20)] = 128
     scatter_gather: bool = True
     sequence_parallel: bool = False  # what is between tensor-parallel blocks is divided over tp ranks
-    gradients: Collective = Collective()
-    sharding: Sharding = Sharding()
-    overlap: Overlap = Overlap()
-    routing: Routing = Routing()
-    host: HostSide = HostSide()
-    offload: Offload = Offload()
+    gradients: Collective = Collective.model_construct()
+    sharding: Sharding = Sharding.model_construct()
+    overlap: Overlap = Overlap.model_construct()
+    routing: Routing = Routing.model_construct()
+    host: HostSide = HostSide.model_construct()
+    offload: Offload = Offload.model_construct()
     lora: Lora | None = None
 
     @model_validator(mode="before")
