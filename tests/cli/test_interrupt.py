@@ -85,7 +85,7 @@ LONG_CALL = """
 BUSY = """
 import hashlib, os, sys
 from pathlib import Path
-from fabrictwin.base.interrupt import InterruptGuard, unfinished
+from fabrictwin.base.process.interrupt import InterruptGuard, unfinished
 with InterruptGuard(), unfinished(Path("half")):
     Path("half").mkdir()
     Path("half/written").write_text("x")
@@ -111,7 +111,7 @@ def test_code_that_does_not_come_back_is_ended_and_what_it_wrote_removed(tmp_pat
 
 POOL = """
 import sys, time
-from fabrictwin.base.interrupt import leave
+from fabrictwin.base.process.interrupt import leave
 from fabrictwin.runs.workers import answers
 try:
     for place, _ in answers(time.sleep, [0.1] * 600, 2):
@@ -137,7 +137,7 @@ def test_an_ignored_interrupt_stays_ignored(tmp_path):
     """Programs under nohup, or in the background of a shell script, start so."""
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN);"
-        "from fabrictwin.base.interrupt import InterruptGuard\n"
+        "from fabrictwin.base.process.interrupt import InterruptGuard\n"
         "with InterruptGuard(): signal.raise_signal(signal.SIGINT); print('on', file=sys.stderr)"
     )
     process = start(tmp_path, "-c", code)
@@ -210,7 +210,7 @@ def test_the_page_ends_normally_while_connections_are_open(tmp_path):
 
 SERVES = """
 import hashlib, sys
-from fabrictwin.base.interrupt import InterruptGuard, serving
+from fabrictwin.base.process.interrupt import InterruptGuard, serving
 with InterruptGuard(), serving():
 """
 
@@ -225,7 +225,7 @@ def test_what_a_process_had_for_itself_alone_goes_with_it(tmp_path):
     code = (
         "import tempfile; tempfile.tempdir = '.'\n"
         "from pathlib import Path\n"
-        "from fabrictwin.base import interrupt\n"
+        "from fabrictwin.base.process import interrupt\n"
         "from fabrictwin.kernel.jit import cache_folder\n"
         "(cache_folder._of_this_process() / 'index').write_text('x')\n"
         "Path('live').mkdir(); interrupt.begin(Path('live'))\n"
@@ -239,7 +239,7 @@ def test_an_interrupt_that_a_callback_swallows_is_not_printed(monkeypatch):
     """LLVM calls back while it compiles: what is raised there goes to `sys.unraisablehook`, as a traceback."""
     from types import SimpleNamespace
 
-    from fabrictwin.base.interrupt import InterruptGuard
+    from fabrictwin.base.process.interrupt import InterruptGuard
 
     said: list[type[BaseException]] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda told: said.append(told.exc_type))

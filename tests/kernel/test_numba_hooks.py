@@ -16,9 +16,10 @@ import pytest
 from numba import config, types
 from numba.core.caching import Cache, NullCache
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import DefaultPassBuilder
+from numba.core.compiler import CompileResult, DefaultPassBuilder
 from numba.core.cpu import CPUContext
 from numba.core.dispatcher import Dispatcher
+from numba.core.runtime import rtsys
 
 from fabrictwin.kernel.jit.decorators import helper, hot_entry, outlined
 from fabrictwin.kernel.jit.embedding import _Part
@@ -67,6 +68,25 @@ def test_a_cache_is_loaded_behind_a_refresh_and_a_guard():
     assert "rtsys.initialize(self)" in inspect.getsource(CPUContext.load_additional_registries)
 
 
+def test_what_a_cache_holds_is_made_into_a_library_by_the_targets_code_generator_alone():
+    rebuilding = inspect.getsource(CompileResult._rebuild)
+    assert rebuilding.count("target_context.codegen()") == 1
+    assert "target_context.codegen().unserialize_library(libdata)" in rebuilding
+    unserialise = inspect.getsource(JITCodeLibrary._unserialize)
+    for step in ("enable_object_caching()", "_set_compiled_object(object_code)", "_finalize_final_module()"):
+        assert f"self.{step}" in unserialise
+    assert "object_code, shared_bitcode = data" in unserialise
+    assert "self._impl.rebuild(target_context, data)" in inspect.getsource(Cache._load_overload)
+    assert "self._shared_module" in inspect.getsource(JITCodeLibrary._get_module_for_linking)
+
+
+def test_the_runtime_registers_its_functions_by_their_names():
+    registering = inspect.getsource(type(rtsys).initialize)
+    assert 'py_name.startswith("_")' in registering
+    assert '"NRT_" + py_name' in registering
+    assert "ll.add_symbol(c_name, c_address)" in registering
+
+
 @compiled
 @pytest.mark.parametrize("plain", ["0", "1"])
 @pytest.mark.second
@@ -90,6 +110,50 @@ def test_a_cached_entry_is_loaded_without_what_compiles_it(tmp_path, plain):
     )
     assert first == "2 [1, 0, 2] True 0\n"
     assert second == f"2 [1, 0, 2] {plain == '1'} 1\n"
+
+
+@compiled
+@pytest.mark.second
+def test_what_was_loaded_is_linked_into_what_is_compiled_after_it(tmp_path):
+    """Its bitcode is read then; and an entry that makes arrays runs though the runtime was not compiled."""
+    (tmp_path / "kept.py").write_text(
+        "import numpy as np\n"
+        "from fabrictwin.kernel.jit.decorators import entry\n\n\n"
+        "@entry\n"
+        "def doubled(array):\n"
+        "    made = np.empty(len(array), np.int64)\n"
+        "    for at in range(len(array)):\n"
+        "        made[at] = 2 * array[at]\n"
+        "    return made\n"
+    )
+    program = (
+        "import sys, numpy as np, kept\n"
+        "from numba.core.runtime import rtsys\n"
+        "print(kept.doubled(np.arange(3)).tolist(), rtsys._init, sum(kept.doubled.stats.cache_hits.values()))\n"
+        "if len(sys.argv) > 1:\n"
+        "    from after import more\n"
+        "    print(more(np.arange(3)))\n"
+    )
+    (tmp_path / "after.py").write_text(
+        "from fabrictwin.kernel.jit.decorators import entry\n"
+        "from kept import doubled\n\n\n"
+        "@entry\n"
+        "def more(array):\n"
+        "    return doubled(array).sum() + 1\n"
+    )
+    environment = os.environ | {"FABRICTWIN_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", program, *more],
+            env=environment | {"FABRICTWIN_PLAIN_NUMBA": "0"},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for more in ([], ["more"])
+    )
+    assert first == "[0, 2, 4] True 0\n"
+    assert second == "[0, 2, 4] False 1\n7\n"
 
 
 @compiled

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from fabrictwin.api.run import Result, run
 from fabrictwin.api.specs import Source, load
 from fabrictwin.base.errors import ConfigError, SimulatedError
-from fabrictwin.base.inherited import inherited
+from fabrictwin.base.process.inherited import inherited
 from fabrictwin.base.progress import silent
 
 if TYPE_CHECKING:

@@ -6,15 +6,15 @@ Callers ask for a capability, by a running engine (`Engine.capabilities`) or by 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 
 Fidelity = Literal["packet", "flow", "analytic"]
 
 
-@dataclass(frozen=True)
+@record
 class LinkChanges:
     """What a link that changes does while something is under way."""
 
@@ -22,7 +22,7 @@ class LinkChanges:
     bit_errors: bool = False  # it may get an error rate
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class Capabilities:
     """Declares what an engine models beyond the times of operations and messages."""
 

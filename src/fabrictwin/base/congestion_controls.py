@@ -19,10 +19,11 @@ Rates that [H] gives in proportion to the link are kept in proportion.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
 
 Control = Literal["none", "dcqcn", "nscc", "swift", "cubic", "dctcp"]
@@ -33,7 +34,7 @@ DcqcnSet = Literal[
 NEVER_BYTES = 1 << 60  # [H] counts no bytes
 
 
-@dataclass(frozen=True)
+@record
 class Scale:
     """Sizes of a network that parameters grow with."""
 
@@ -44,7 +45,7 @@ class Scale:
     round_trip_ps: int
 
 
-@dataclass(frozen=True)
+@record
 class EcnMarking:
     """RED at egress: no mark below `kmin_bytes`, all above `kmax_bytes`, up to `pmax` between; at `rate_bps`."""
 
@@ -63,7 +64,7 @@ class EcnMarking:
         }
 
 
-@dataclass(frozen=True)
+@record
 class CongestionControl:
     """No control: what an algorithm may ask for, it does not.
 
@@ -91,7 +92,7 @@ class CongestionControl:
         return asked
 
 
-@dataclass(frozen=True)
+@record
 class Tcp(CongestionControl):
     """Common to TCP's controls: where the window begins, what a socket's buffer takes, the least time-out."""
 
@@ -111,7 +112,7 @@ class Tcp(CongestionControl):
         return max(asked, self.least_timeout_ps) if asked else 0
 
 
-@dataclass(frozen=True)
+@record
 class Cubic(Tcp):
     """CUBIC [R]."""
 
@@ -128,7 +129,7 @@ class Cubic(Tcp):
         }
 
 
-@dataclass(frozen=True)
+@record
 class Dctcp(Tcp):
     """DCTCP [R]: marks above one threshold, which [H] has at 30 KB for 10 Gb/s."""
 
@@ -142,7 +143,7 @@ class Dctcp(Tcp):
         return {**super().settings(scale), "gain_shift": self.gain_shift}
 
 
-@dataclass(frozen=True)
+@record
 class Timers:
     """Periods of DCQCN in microseconds."""
 
@@ -152,7 +153,7 @@ class Timers:
     cnp: int
 
 
-@dataclass(frozen=True)
+@record
 class Increase:
     """How DCQCN's rate climbs; in Mb/s at a link of `per_gbps` Gb/s, 0: the same on every link."""
 
@@ -169,7 +170,7 @@ class Increase:
         return mbps * link_bps // (self.per_gbps * 10**6)
 
 
-@dataclass(frozen=True)
+@record
 class Dcqcn(CongestionControl):
     """DCQCN."""
 
@@ -199,7 +200,7 @@ class Dcqcn(CongestionControl):
         }
 
 
-@dataclass(frozen=True)
+@record
 class Nscc(CongestionControl):
     """NSCC [U], as factors of its reference network; `docs/packet.md` has the formulas."""
 
@@ -250,7 +251,7 @@ class Nscc(CongestionControl):
         return scale.bdp_bytes * self.window_of_bdp[0] // self.window_of_bdp[1]
 
 
-@dataclass(frozen=True)
+@record
 class Swift(CongestionControl):
     """Swift [K], its figures as htsim's authors have them, who mark them as guesses; [K] names few of its own."""
 
@@ -283,7 +284,7 @@ class Swift(CongestionControl):
         return min(asked, max(scale.bdp_bytes, scale.mtu_bytes))
 
 
-@dataclass(frozen=True)
+@record
 class DcqcnByRate(CongestionControl):
     """DCQCN with the parameters of the adapters' rate: those of the lowest rate that is not below it."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,6 +21,7 @@ import yaml
 from fabrictwin.base.arrays import F64
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import write_text
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
 from fabrictwin.calibration.fitting import SINGLE, Fitted, Prior, fit
@@ -50,7 +51,7 @@ LARGE = 512  # sides of products that the catalog's throughput is about
 LEAST_SHARE = 0.05
 
 
-@dataclass(frozen=True)
+@record
 class Calibrated:
     """Fitted constants of a spec."""
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
 from fabrictwin.base.arrays import F64
+from fabrictwin.base.records import record
 
 NOISE = 0.06  # of ln(time) between like runs: rows of one release, machine and model differ by so much
 SINGLE = 0.10  # a single row is applied only where the model is off by more than this
@@ -22,7 +22,7 @@ MOST_STEPS, LONGEST, SHORTEST = 20, 1.0, 0.001
 TRIED = -0.02  # widths, to see how residuals change: down, since a share of 1 cannot become larger
 
 
-@dataclass(frozen=True)
+@record
 class Prior:
     """A constant's value where nothing is measured, and its standard deviation, of its logarithm for a factor."""
 
@@ -41,7 +41,7 @@ class Prior:
         return f"prior {self.value:g}, {spread} either way"
 
 
-@dataclass(frozen=True)
+@record
 class Fitted:
     """A constant, fitted or left: what it rests on, and median errors before, after, and of points left out."""
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import MAX_BYTES, read_bytes
 from fabrictwin.workload.operators.measurements import Measured, read_measured
 
@@ -27,7 +27,7 @@ _ROW = re.compile(r"\s*(\d{1,15})\s+(\d{1,15})\s+([a-z]\w*)\s+(?:([a-z]\w*)\s+)?
 _STEP = re.compile(r"ProfilerStep#\d+")
 
 
-@dataclass(frozen=True)
+@record
 class CollectiveRows:
     """A table of nccl-tests: program, ranks, their hosts, and (bytes, time out of place in us) of each row."""
 
@@ -37,7 +37,7 @@ class CollectiveRows:
     rows: tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True)
+@record
 class Inputs:
     """All that files hold."""
 

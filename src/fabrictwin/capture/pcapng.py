@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from fabrictwin.base.closing import Closing
 from fabrictwin.base.errors import ConfigError, unwritten
-from fabrictwin.base.interrupt import begin, finish
+from fabrictwin.base.process.interrupt import begin, finish
 from fabrictwin.base.textfile import open_to_write
 from fabrictwin.kernel.codes import PS_PER_S
 

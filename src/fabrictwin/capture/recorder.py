@@ -18,6 +18,7 @@ import numpy as np
 
 from fabrictwin.base.closing import Closing
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.records import record
 from fabrictwin.capture import frames
 from fabrictwin.capture import transport_headers as transport
 from fabrictwin.capture.frames import Address, Ends
@@ -434,7 +435,7 @@ class Recorder(Closing):
 _HEADERS_ALONE = (Opcode.READ_REQUEST, Opcode.COMPARE_SWAP, Opcode.FETCH_ADD, Opcode.ATOMIC_RESPONSE)
 
 
-@dataclass(frozen=True)
+@record
 class CaptureRequest:
     """A capture that somebody wants: where to write, at which hosts or adapters (all), how much of each packet."""
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pydantic import BaseModel
 
+from fabrictwin.base.records import record
 from fabrictwin.catalog.answers import sources
 from fabrictwin.catalog.entry_kinds import figures
 from fabrictwin.catalog.figures import Entry, Figure, SourcedPart
@@ -13,7 +12,7 @@ from fabrictwin.catalog.gpus import GemmTable
 from fabrictwin.catalog.hosts import HostLinks, HostNic
 
 
-@dataclass(frozen=True)
+@record
 class EntryRow:
     """A figure or a word of an entry. `source` is a title, `url` where it is published."""
 

@@ -9,11 +9,11 @@ range never rests on a handful of rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
+from fabrictwin.base.records import record
 from fabrictwin.base.yamlfile import read_yaml
 
 FILE = "error_ranges.yaml"
@@ -21,7 +21,7 @@ QUANTILES = (0.05, 0.25, 0.75, 0.95)
 ONE_DOMAIN, BETWEEN_HOSTS = "inside one host or rack", "between hosts"
 
 
-@dataclass(frozen=True)
+@record
 class Known:
     """The first feature of a case: what of it others have been compared with."""
 
@@ -40,7 +40,7 @@ REGIMES = (
 )  # of a collective's bytes
 
 
-@dataclass(frozen=True)
+@record
 class ErrorRange:
     """Measured over predicted time of like cases that were held out.
 
@@ -86,7 +86,7 @@ class ErrorRange:
         }
 
 
-@dataclass(frozen=True)
+@record
 class Ranges:
     """All ranges of one kind of answer, and what was compared at all."""
 

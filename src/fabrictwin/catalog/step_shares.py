@@ -9,16 +9,16 @@ framework does. `fabrictwin validate training --fit` fits all of them to publish
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from fabrictwin.base.records import record
 from fabrictwin.base.yamlfile import read_yaml
 
 FILE = "step_shares.yaml"
 
 
-@dataclass(frozen=True)
+@record
 class StepShares:
     """A share, and factors on it: 1 for a GPU or software of which no step was published."""
 

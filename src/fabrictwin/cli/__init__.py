@@ -27,8 +27,8 @@ from fabrictwin.base.errors import (
     UnwrittenError,
     did_you_mean,
 )
-from fabrictwin.base.inherited import use_one_blas_thread
-from fabrictwin.base.interrupt import INTERRUPTED, InterruptGuard, leave
+from fabrictwin.base.process.inherited import use_one_blas_thread
+from fabrictwin.base.process.interrupt import INTERRUPTED, InterruptGuard, leave
 from fabrictwin.base.version import __version__
 
 _COLLECTED = 50_000  # objects made between two searches for cyclic garbage

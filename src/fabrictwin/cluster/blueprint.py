@@ -10,17 +10,19 @@ NICs in the order of its catalog entry), then aggregation nodes. Port numbers ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.records import record
+
 Technology = Literal["infiniband", "ethernet"]
 Int = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@record
 class Identity:
     """Who a network node says that it is, as it was discovered."""
 
@@ -40,7 +42,7 @@ class Identity:
     links: tuple[tuple[int, int, str], ...] = ()  # (port, width, speed) where the rate does not tell
 
 
-@dataclass(frozen=True)
+@record
 class HostSite:
     """One host: `type` names a catalog host; a host that is only adapters (management, storage) has type ''."""
 
@@ -51,7 +53,7 @@ class HostSite:
     lids: tuple[int, ...] = ()  # as discovered; empty where none are known
 
 
-@dataclass(frozen=True)
+@record
 class SwitchSite:
     """One switch. `tier` counts from 1 at the leaves; `pod` groups switches for views; NONE (-1) where unknown."""
 
@@ -64,7 +66,7 @@ class SwitchSite:
     lid: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class AggregationSite:
     """A SHARP aggregation node: an endpoint inside a switch, told apart from hosts."""
 
@@ -73,7 +75,7 @@ class AggregationSite:
     lid: int = 0
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Cables:
     """Cables as columns, all of shape [cables]. Each is full duplex. Equal where all columns are."""
 
@@ -95,7 +97,7 @@ class Cables:
     __hash__ = None  # type: ignore[assignment]
 
 
-@dataclass(frozen=True)
+@record
 class Blueprint:
     """A cluster spelled out. `notes` says what an importer could not place, one line each."""
 

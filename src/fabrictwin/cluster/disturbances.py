@@ -5,13 +5,13 @@ Cables that change at a time, switches that go off and come back, hosts with noi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import numpy as np
 
 from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.errors import did_you_mean
+from fabrictwin.base.records import record
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.faults import Jacks, find_faults
 from fabrictwin.cluster.spec.fault_section import LinkFault, Noise, NoiseFault, StormFault, SwitchFault
@@ -23,7 +23,7 @@ FOREVER = NEVER
 _M64 = (1 << 64) - 1
 
 
-@dataclass(frozen=True)
+@record
 class CableChange:
     """Both directions of a cable change: their rate (0 down, None as built), or with `error_rate` bit errors."""
 
@@ -33,7 +33,7 @@ class CableChange:
     error_rate: float | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Reboot:
     """A switch goes off, and comes on again at `until_ps` (FOREVER: never). Its links are down meanwhile."""
 
@@ -49,7 +49,7 @@ class Reboot:
         return down + up
 
 
-@dataclass(frozen=True)
+@record
 class PauseStorm:
     """One end of a cable pauses the other on a priority, until `until_ps` (FOREVER: without end)."""
 
@@ -60,7 +60,7 @@ class PauseStorm:
     priority: int
 
 
-@dataclass(frozen=True)
+@record
 class HostNoise:
     """Noise on some hosts."""
 
@@ -69,7 +69,7 @@ class HostNoise:
     seed: int
 
 
-@dataclass(frozen=True)
+@record
 class Disturbances:
     """Changes in order of time."""
 

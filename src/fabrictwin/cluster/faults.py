@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import did_you_mean
+from fabrictwin.base.records import record
 from fabrictwin.base.whole_numbers import whole_or_none
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.connectivity import first_adapter
@@ -23,7 +23,7 @@ from fabrictwin.cluster.spec.fault_section import (
 from fabrictwin.cluster.spec.spec import Spec
 
 
-@dataclass(frozen=True)
+@record
 class CableFault:
     """A cable whose both directions run at `rate_bps`; 0 is a dead link."""
 
@@ -31,7 +31,7 @@ class CableFault:
     rate_bps: int
 
 
-@dataclass(frozen=True)
+@record
 class SlowGpu:
     """A GPU, as host index and its index in the host, whose compute takes longer, or which starts late."""
 
@@ -44,7 +44,7 @@ class SlowGpu:
 ACCESS_CONTROL = "acs"
 
 
-@dataclass(frozen=True)
+@record
 class HostCause:
     """Something wrong with a host, as `fault_models.HostFault` names it."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
+from fabrictwin.base.records import record
 from fabrictwin.diagnosis.evidence import Evidence, Fact
 from fabrictwin.diagnosis.expectation.expected import Expected
 from fabrictwin.diagnosis.finding import Finding
@@ -13,7 +13,7 @@ from fabrictwin.diagnosis.finding import Finding
 MOST_OF_A_HOST = 8  # GPUs of a host; few have 16
 
 
-@dataclass(frozen=True)
+@record
 class Case:
     """Evidence and expectation. `expected` is None where the hardware is unknown or was not asked for."""
 

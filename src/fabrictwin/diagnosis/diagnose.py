@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fabrictwin.base.errors import FabrictwinError
 from fabrictwin.base.progress import Stage, part, silent
+from fabrictwin.base.records import record
 from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.evidence import Evidence
 from fabrictwin.diagnosis.expectation.expected import Expected, expected_of
@@ -49,7 +49,7 @@ NOTHING_READ = (
 _BARE = frozenset(("ras.monitor", "ras.summary", "check.ran", "job.exit", "sonic.shown"))
 
 
-@dataclass(frozen=True)
+@record
 class Diagnosis:
     """Findings of files, root causes first, and the verdict."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Any
 
+from fabrictwin.base.records import record
 from fabrictwin.diagnosis.evidence import Place
 
 
@@ -18,7 +19,7 @@ class Severity(IntEnum):
     ERROR = 3
 
 
-@dataclass(frozen=True)
+@record
 class Cause:
     """A thing that can be wrong: one entry of the list of causes.
 
@@ -36,7 +37,7 @@ class Cause:
     slows: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Finding:
     """A cause that evidence points to."""
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fabrictwin import catalog
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import Fabric
 
 
-@dataclass(frozen=True)
+@record
 class DriverTimes:
     """In picoseconds."""
 

@@ -12,7 +12,7 @@ switches; then aggregation nodes. A node's ports are contiguous: port number `k`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from fabrictwin.base.arrays import I32 as I32
 from fabrictwin.base.arrays import I64 as I64
 from fabrictwin.base.arrays import U64 as U64
 from fabrictwin.base.arrays import place_of
+from fabrictwin.base.records import record
 from fabrictwin.fabric.host_template import HostTemplate
 from fabrictwin.fabric.kinds import NETWORK as NETWORK
 from fabrictwin.fabric.kinds import LinkKind as LinkKind
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from fabrictwin.cluster.blueprint import Identity, Technology
 
 
-@dataclass(frozen=True)
+@record
 class Fabric:
     """The graph as arrays. N nodes, P ports, H hosts, G GPUs, A adapters (NICs); NONE is -1."""
 

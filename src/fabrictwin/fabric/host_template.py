@@ -16,6 +16,7 @@ import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.base.arrays import I8, I32, I64
+from fabrictwin.base.records import record
 from fabrictwin.fabric.kinds import LinkKind, NodeKind
 from fabrictwin.kernel.codes import NONE
 
@@ -30,7 +31,7 @@ _LINK_KIND = {"nvlink": LinkKind.NVLINK, "pcie": LinkKind.PCIE, "cpu": LinkKind.
 _PASSES_PCIE = (NodeKind.PCIE_SWITCH, NodeKind.CPU)
 
 
-@dataclass(frozen=True)
+@record
 class Paths:
     """Every path inside a host, as a CSR. n local nodes.
 
@@ -44,7 +45,7 @@ class Paths:
     ports: I32
 
 
-@dataclass(frozen=True)
+@record
 class HostTemplate:
     """One kind of host as arrays with local indices; columns as in `Fabric`. NIC nodes carry device names."""
 

@@ -8,13 +8,13 @@ cable serves nobody: the next best in the host does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from fabrictwin.base.arrays import I32, I64, ranges, starts_of
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.fabric.host_template import Paths
 
@@ -33,7 +33,7 @@ class Walker(Protocol):
     def beyond_ps(self, source: I32, destination: I32) -> I64: ...
 
 
-@dataclass(frozen=True)
+@record
 class EndToEnd:
     """Paths of E pairs, as uses of ports: pair `edge[u]` sends the part `share[u]` of its bytes through `port[u]`.
 
@@ -49,7 +49,7 @@ class EndToEnd:
     destination_nic: I32  # [E]
 
 
-@dataclass(frozen=True)
+@record
 class Between:
     """Network paths of E pairs of adapters, as uses of ports by pair and hop."""
 

@@ -6,12 +6,12 @@ import io
 import re
 import tarfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import read_bytes
 from fabrictwin.interchange import astra_layers, chakra, execution_trace, flight_recorder_trace, goal, kineto
 from fabrictwin.interchange.rank_traces import RankTrace, together
@@ -24,7 +24,7 @@ MOST_MEMBERS = 100_000
 _EAGER = ("chakra", "flight-recorder", "goal")
 
 
-@dataclass(frozen=True)
+@record
 class Given:
     """What is known beside the files: ranks in all, of groups, ranks that hold a model, passes of layers."""
 

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.base.interrupt import unfinished
+from fabrictwin.base.process.interrupt import unfinished
 from fabrictwin.kernel.jit.cache_folder import cache_folder
 from fabrictwin.live import compiling
 from fabrictwin.live.compiling import COMPILERS as COMPILERS

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fabrictwin.base.capabilities import Fidelity
-from fabrictwin.base.interrupt import serving
+from fabrictwin.base.process.interrupt import serving
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import load_cluster
 from fabrictwin.engines.packet.packet_options import PacketOptions, options_of

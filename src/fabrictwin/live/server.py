@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from fabrictwin.base import interrupt
+from fabrictwin.base.process import interrupt
 from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.engines.base.changes import TimedChange

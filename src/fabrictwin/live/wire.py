@@ -6,8 +6,9 @@ Only their layout: numbers of commands, and structs by name. Responses begin whe
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
+
+from fabrictwin.base.records import record
 
 VERBS_ABI, RXE_ABI, CM_ABI = 6, 2, 4
 
@@ -122,7 +123,7 @@ COMPLETION_LOG2 = 6  # a completion takes 64 bytes of the ring, as in the kernel
 RING_PRODUCER, RING_HEADER_BYTES = 128, 384  # struct rxe_queue_buf
 
 
-@dataclass(frozen=True)
+@record
 class Call:
     """A command as it came: its number, its bytes behind the headers, and the room for the response."""
 

@@ -9,15 +9,14 @@ reduction and scan", Parallel Computing 35 (2009).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from fabrictwin.base.arrays import I32
+from fabrictwin.base.records import record
 from fabrictwin.program.program import NONE
 
 
-@dataclass(frozen=True)
+@record
 class NodeTree:
     """A binary tree over n nodes; NONE where there is no parent or child."""
 

@@ -16,7 +16,6 @@ the local rank (the rail) that it left the previous one by.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypedDict, Unpack
 
@@ -25,6 +24,7 @@ import numpy.typing as npt
 
 from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.program.binary_trees import double_binary_tree
 from fabrictwin.program.patterns import share, share_start
 from fabrictwin.program.program import NONE, Channels, Communication, Pattern, SoftwareCosts
@@ -36,7 +36,7 @@ HostOfRank = npt.NDArray[np.integer] | Sequence[int] | None
 Orders = Callable[[I64, int], tuple[I64, I64]]
 
 
-@dataclass(frozen=True)
+@record
 class Step:
     """A step of a pattern: what trees and chains move in one, and what it costs a rank beside the wire."""
 
@@ -220,7 +220,7 @@ def _tree(hosts: I64, channel: int) -> tuple[I64, I64]:
     return np.arange(len(hosts)), parent
 
 
-@dataclass(frozen=True)
+@record
 class _Form:
     """A collective's pattern, its names, and the order of ranks on its channels."""
 
@@ -232,7 +232,7 @@ class _Form:
     disjoint: bool = True  # no rank is in two groups
 
 
-@dataclass(frozen=True)
+@record
 class _Slice:
     """A slice of each group's buffer, in whole elements; sizes and offsets may differ by group."""
 

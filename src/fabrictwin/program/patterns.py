@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -44,6 +43,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.arrays import I8, I32, I64, Bool
+from fabrictwin.base.records import record
 from fabrictwin.program.program import HUBS, NONE, Channels, Pattern
 
 RINGS = (Pattern.RING_ALL_REDUCE, Pattern.RING_ALL_GATHER, Pattern.RING_REDUCE_SCATTER)
@@ -66,7 +66,7 @@ def among(column: I8, kinds: tuple[int, ...]) -> Bool:
     return found
 
 
-@dataclass(frozen=True)
+@record
 class Edges:
     """E directed edges as columns, in order of their channel."""
 
@@ -93,7 +93,7 @@ def share_start(total: I64 | int, index: npt.NDArray[np.integer] | int, n: npt.N
     return np.asarray(index * (total // n) + np.minimum(index, total % n), dtype=np.int64)
 
 
-@dataclass(frozen=True)
+@record
 class _Seats:
     """One row per (channel, position): R of them."""
 

@@ -12,13 +12,13 @@ times channels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.arrays import I8, I16, I32, I64
+from fabrictwin.base.records import record
 from fabrictwin.kernel.codes import NONE as NONE
 from fabrictwin.kernel.codes import OpKind as OpKind
 
@@ -51,7 +51,7 @@ class Seat(IntEnum):
 HUBS = (Seat.NVSWITCH, Seat.SWITCH)
 
 
-@dataclass(frozen=True)
+@record
 class Channels:
     """C channels as columns; R is the sum of their ranks.
 
@@ -80,7 +80,7 @@ class Channels:
         return np.zeros(len(self.ranks), np.int8) if self.seat is None else self.seat
 
 
-@dataclass(frozen=True)
+@record
 class Connections:
     """Paths and costs of each edge of a communication, as columns in the order of `patterns.edges`; E rows.
 
@@ -112,7 +112,7 @@ class Connections:
         return found
 
 
-@dataclass(frozen=True)
+@record
 class SoftwareCosts:
     """Times that a communication takes beside its bytes on wires."""
 
@@ -122,7 +122,7 @@ class SoftwareCosts:
     copy_ps_per_byte: float = 0.0  # a tree's first chunk: getting into its buffers, before any of it moves on
 
 
-@dataclass(frozen=True)
+@record
 class Transport:
     """Paths of a communication's bytes, and the rates and bytes there."""
 
@@ -133,7 +133,7 @@ class Transport:
     service_level: int | None = None  # or the priority on Ethernet; None: as the engine's options say
 
 
-@dataclass(frozen=True)
+@record
 class Communication:
     """One lowered collective or message, on one group of ranks or on several that act alike (`groups` > 1)."""
 
@@ -147,7 +147,7 @@ class Communication:
     transport: Transport = Transport()
 
 
-@dataclass(frozen=True)
+@record
 class Label:
     """The name of an operation, and the part of the breakdown that it belongs to."""
 
@@ -155,7 +155,7 @@ class Label:
     category: str  # compute, optimizer, tp, pp, dp, ep, cp, other
 
 
-@dataclass(frozen=True)
+@record
 class Operations:
     """n operations as columns. `after` lists predecessors, as indices into this very table."""
 
@@ -172,7 +172,7 @@ class Operations:
         return len(self.kind)
 
 
-@dataclass(frozen=True)
+@record
 class Actor:
     """Ranks that act alike. `lanes` of a timeline are actors."""
 
@@ -180,7 +180,7 @@ class Actor:
     ranks: I32
 
 
-@dataclass(frozen=True)
+@record
 class Program:
     """A job as it runs: `ranks` ranks, folded into actors, and the graph of what they do."""
 

@@ -5,12 +5,11 @@ Their bytes sum to `patterns.edges` exactly; `program.patterns` says what each p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.arrays import I32, I64, Bool
+from fabrictwin.base.records import record
 from fabrictwin.program.patterns import (
     DOWNWARDS,
     PATS,
@@ -30,7 +29,7 @@ from fabrictwin.program.program import HUBS, NONE, Channels, Pattern, Seat
 _NONE_WAIT: tuple[I64, I64] = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-@dataclass(frozen=True)
+@record
 class Sends:
     """S single sends as columns, every one later than those it waits for. Sends of one edge leave in order."""
 
@@ -218,7 +217,7 @@ def _tree_sends(channels: Channels, c: int, pattern: Pattern) -> Sends:
     )
 
 
-@dataclass(frozen=True)
+@record
 class _Moves:
     """Sends before they are put together: their steps, positions on the channel that they lead from and to, and
     the slices that they carry: where each is read, where it is written, its length in bytes.

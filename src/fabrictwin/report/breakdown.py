@@ -6,11 +6,10 @@ actors, weighted by the ranks of each, rounded to picoseconds by largest remaind
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from fabrictwin.base.arrays import I64
+from fabrictwin.base.records import record
 from fabrictwin.program.program import Program
 from fabrictwin.report.timeline.intervals import Intervals, Occupancy, State, intervals, occupancy
 from fabrictwin.trace.trace import Trace
@@ -29,7 +28,7 @@ NAMES = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Share:
     """One state's part of the step, mean over ranks. `busy_ps` counts also what was hidden behind another."""
 
@@ -48,7 +47,7 @@ class Share:
         return NAMES.get(self.key, unnamed)
 
 
-@dataclass(frozen=True)
+@record
 class Breakdown:
     """Shares that add up to `step_ps`; `actor_ps` [actors, shares] adds up to it in every row."""
 
@@ -63,7 +62,7 @@ class Breakdown:
         return apportion([share.time_ps for share in self.shares], 1000)
 
 
-@dataclass(frozen=True)
+@record
 class Collective:
     """Communications of one name: the part of their category's exposed time that is theirs, mean over ranks."""
 

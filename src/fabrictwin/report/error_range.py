@@ -7,11 +7,11 @@ Software counts as known where the spec names it (`workload.training.software`) 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from fabrictwin.base.records import record
 from fabrictwin.base.units import format_time
 from fabrictwin.catalog.error_ranges import BETWEEN_HOSTS, ONE_DOMAIN, STEP, ErrorRange, error_ranges
 from fabrictwin.fabric.fabric import Fabric
@@ -20,7 +20,7 @@ from fabrictwin.workload.model.huggingface_families import read_model
 from fabrictwin.workload.model.model_sizes import Model
 
 
-@dataclass(frozen=True)
+@record
 class StepCase:
     """What of a step says which compared ones it is like."""
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from fabrictwin.base.records import record
 from fabrictwin.subnet.manager.sweep_report import SweepReport
 from fabrictwin.subnet.operation.sweep_text import incident_data, path_data
 from fabrictwin.twin.managed_run import Outage
 
 
-@dataclass(frozen=True)
+@record
 class Management:
     """What the managers did: their first sweeps, and what happened while the job ran."""
 

@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -19,6 +18,7 @@ from jinja2 import ChoiceLoader, Environment, FileSystemBytecodeCache, PackageLo
 from jinja2.bccache import Bucket
 from markupsafe import Markup
 
+from fabrictwin.base.records import record
 from fabrictwin.base.units import format_rate, format_size, format_time
 from fabrictwin.kernel.jit.cache_folder import cache_folder
 
@@ -37,7 +37,7 @@ Tile = tuple[str, str, str, str]  # name, value, unit, what stands below
 Chart = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@record
 class Series:
     """A line of a chart."""
 
@@ -148,7 +148,7 @@ def _number(value: float) -> str:
     return f"{value:.4g}"
 
 
-@dataclass(frozen=True)
+@record
 class Axis:
     """What an axis shows."""
 
@@ -223,7 +223,7 @@ def bars(rows: Sequence[tuple[str, float, str]], *, label: str) -> Chart:
     }
 
 
-@dataclass(frozen=True)
+@record
 class _Scale:
     """From values to places on an axis."""
 

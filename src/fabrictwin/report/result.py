@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.report.breakdown import Breakdown, Collective, breakdown, collectives
 from fabrictwin.trace.trace import Trace
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # heavy to import, and few runs have either
     from fabrictwin.workload.search.gains import Gain
 
 
-@dataclass(frozen=True)
+@record
 class Reference:
     """Published figures to stand beside the prediction, by the key that summary.json has for each."""
 
@@ -24,7 +24,7 @@ class Reference:
     figures: dict[str, float]
 
 
-@dataclass(frozen=True)
+@record
 class Asked:
     """What a run was asked: the spec, and its cluster in a line."""
 
@@ -34,7 +34,7 @@ class Asked:
     cluster_line: str
 
 
-@dataclass(frozen=True)
+@record
 class RunResult:
     """One run, finished."""
 

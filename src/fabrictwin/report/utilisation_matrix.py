@@ -8,11 +8,11 @@ links between its row and its column, in both directions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from fabrictwin.base.arrays import F64, I64
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind
 from fabrictwin.report.link_usage import utilisation
 from fabrictwin.trace.trace import Trace
@@ -20,7 +20,7 @@ from fabrictwin.trace.trace import Trace
 LIMIT = 32
 
 
-@dataclass(frozen=True)
+@record
 class Matrix:
     """Greatest and mean utilisation by row and column; `links` counts directed links and is 0 where none is."""
 
@@ -35,7 +35,7 @@ class Matrix:
     column: I64
 
 
-@dataclass(frozen=True)
+@record
 class _Groups:
     """Which row or column each of some nodes belongs to."""
 

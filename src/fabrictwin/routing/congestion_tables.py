@@ -7,18 +7,18 @@ ports name it by its row.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from fabrictwin.base.arrays import I32, I64
+from fabrictwin.base.records import record
 from fabrictwin.cluster.spec.congestion_section import LEVELS, SWITCH_PARTS, CongestionControl, Delay
 from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind
 
 VICTIM, CREDIT, THRESHOLD, STARVATION, RATE = 1, 2, 4, 8, 16  # bits of the switches' control map
 
 
-@dataclass(frozen=True)
+@record
 class PortMarking:
     """What a switch port does: marks with FECN, and holds back credits of what comes in by it."""
 
@@ -30,7 +30,7 @@ class PortMarking:
     return_delay: Delay = (0, 0)
 
 
-@dataclass(frozen=True)
+@record
 class LevelControl:
     """What an adapter does about a service level."""
 
@@ -40,7 +40,7 @@ class LevelControl:
     minimum: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class AdapterControl:
     """What an adapter does about notifications."""
 
@@ -50,7 +50,7 @@ class AdapterControl:
     by_level: bool = False  # an index a service level, not a queue pair
 
 
-@dataclass(frozen=True)
+@record
 class CongestionTables:
     """Settings of P ports and E adapters."""
 
@@ -86,7 +86,7 @@ class CongestionTables:
     __hash__ = None  # type: ignore[assignment]
 
 
-@dataclass(frozen=True)
+@record
 class CongestionLog:
     """Events of congestion control, in order: columns of the same length, NONE where one has no part."""
 
@@ -99,7 +99,7 @@ class CongestionLog:
     level: I64
 
 
-@dataclass(frozen=True)
+@record
 class CongestionCounts:
     """Counters of congestion control so far, of shape [ports, 16] each."""
 

@@ -8,11 +8,11 @@ few tables again and again, so every table is kept once and ports name it by its
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from fabrictwin.base.arrays import I32, U8
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE
 
 SERVICE_LEVELS = 16
@@ -20,7 +20,7 @@ SERVICE_LEVELS = 16
 Entries = tuple[tuple[int, int], ...]  # (lane, weight)
 
 
-@dataclass(frozen=True)
+@record
 class PortArbitration:
     """One port's two tables and how much the high one may send before the low one's turn."""
 
@@ -29,7 +29,7 @@ class PortArbitration:
     high_limit: int = 0  # 4,096 bytes each; 0: one packet, 255: no limit
 
 
-@dataclass(frozen=True)
+@record
 class LaneTables:
     """Tables of P ports, as programmed."""
 

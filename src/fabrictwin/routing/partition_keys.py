@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.arrays import I32, I64
+from fabrictwin.base.records import record
 
 FULL = 0x8000  # the membership bit
 KEY = 0x7FFF
 
 
-@dataclass(frozen=True)
+@record
 class KeyViolations:
     """Queue pairs [n] whose packets partition keys kept out."""
 

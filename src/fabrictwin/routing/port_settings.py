@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fabrictwin.base.arrays import I64
+from fabrictwin.base.records import record
 from fabrictwin.routing.congestion_tables import CongestionTables
 from fabrictwin.routing.lane_tables import LaneTables
 
 
-@dataclass(frozen=True)
+@record
 class PortSettings:
     """Settings of all ports in place of those they had, for packets on InfiniBand; None leaves a kind as it is."""
 

@@ -9,13 +9,14 @@ One InfiniBand subnet per plane of the fabric: each numbers its LIDs from 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 import numpy as np
 
 from fabrictwin.base.arrays import I32, I64, U8, U32, starts_of
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.routing.congestion_tables import CongestionTables
 from fabrictwin.routing.engines.filling import NO_LANES
@@ -33,7 +34,7 @@ HASHES = {"crc32": 0, "murmur3": 1}  # as kernel.graph numbers them
 DEFAULT_HASH = "murmur3"
 
 
-@dataclass(frozen=True)
+@record
 class Routes:
     """What the switches hold, and for Ethernet how they hash."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.records import record
 from fabrictwin.base.units import format_size
 from fabrictwin.capture.recorder import CaptureRequest
 from fabrictwin.cluster.spec.spec import Spec
@@ -28,7 +29,7 @@ EDGES_PER_S = 300_000  # of communications, bound to links
 PACKET_HOPS_PER_S = 4e6
 
 
-@dataclass(frozen=True)
+@record
 class DryRun:
     """What would run."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.errors import ConfigError, InvariantError
 from fabrictwin.base.grouped import grouped
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S, format_rate
 from fabrictwin.capture.recorder import CaptureRequest
 from fabrictwin.cluster.blueprint import Blueprint
@@ -61,7 +62,7 @@ def lower_workload(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
         raise spec.error("workload", "got sizes that take longer than the twin's clock can count") from None
 
 
-@dataclass(frozen=True)
+@record
 class Prepared:
     """All that a simulation needs."""
 

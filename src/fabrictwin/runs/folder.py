@@ -20,13 +20,13 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError, unwritten
-from fabrictwin.base.interrupt import unfinished
+from fabrictwin.base.process.interrupt import unfinished
+from fabrictwin.base.records import record
 from fabrictwin.base.version import __version__
 from fabrictwin.report.csv_tables import flows_csv, links_csv
 from fabrictwin.report.report import report_html
@@ -61,7 +61,7 @@ FILES: dict[str, Callable[[RunResult], str | bytes]] = {
 ENVIRONMENT = "environment.json"
 
 
-@dataclass(frozen=True)
+@record
 class Clock:
     """When a run started and what it took, in the world outside; it appears in environment.json alone."""
 

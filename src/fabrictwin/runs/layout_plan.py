@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import write_text
 from fabrictwin.base.units import PS_PER_S, format_size, format_time
 from fabrictwin.catalog.error_ranges import ErrorRange
@@ -30,7 +30,7 @@ from fabrictwin.workload.search.layout_search import HEADROOM, Candidate, Found,
 from fabrictwin.workload.step.training_step import lower
 
 
-@dataclass(frozen=True)
+@record
 class Ranked:
     """A layout and its simulated step."""
 
@@ -40,7 +40,7 @@ class Ranked:
     mfu: float
 
 
-@dataclass(frozen=True)
+@record
 class Plan:
     """The best layouts, fastest first."""
 

@@ -12,13 +12,13 @@ import resource
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError, FabrictwinError, SimulatedError
 from fabrictwin.base.progress import Measure, Stage, silent
+from fabrictwin.base.records import record
 from fabrictwin.runs.workers import follow_parent, without_main
 
 EVERY_S = 0.1  # between two looks at how far the work is
@@ -31,7 +31,7 @@ class WorkerEndedError(FabrictwinError):
     """The process ended before its work did: it was cancelled, or killed for its memory."""
 
 
-@dataclass(frozen=True)
+@record
 class _Failure:
     """An error, as it goes through a pipe."""
 

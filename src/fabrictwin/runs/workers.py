@@ -17,7 +17,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import wait as wait_for
 from types import ModuleType
@@ -25,6 +24,7 @@ from typing import Any, TypeVar
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.records import record
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -33,7 +33,7 @@ CONNECT_S = 10.0
 AHEAD = 4  # items a worker: enough that none waits, few enough that little is asked again after a death
 
 
-@dataclass(frozen=True)
+@record
 class Lost:
     """Stands for the answer of an item whose worker died twice."""
 

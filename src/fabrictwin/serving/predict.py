@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_MS
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.serving.arrivals.demand import Contents, Demand, Unshared
@@ -28,7 +29,7 @@ from fabrictwin.serving.traces.formats import read_trace
 DEFAULT_PROMPTS = 1000
 
 
-@dataclass(frozen=True)
+@record
 class Prediction:
     """A run: the server, what the client saw, the benchmark's settings and its result's fields.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from fabrictwin.base.records import record
 
-@dataclass(frozen=True)
+
+@record
 class Heading:
     """One job on one cluster: the study's name, cluster and job in a line each, fidelity and seed."""
 

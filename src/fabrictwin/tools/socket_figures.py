@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.base.units import format_rate, format_size, format_time
 from fabrictwin.engines.sockets.request import one_way_ps
 from fabrictwin.engines.sockets.stack import Cores, Costs, Network, Path, Processor, Stack, ends, wire
@@ -14,7 +15,7 @@ from fabrictwin.engines.sockets.stream import Streams, limits_bps
 from fabrictwin.kernel.codes import PS_PER_S
 
 
-@dataclass(frozen=True)
+@record
 class SocketTest:
     """What is asked: the hosts, what joins them, how programs use it, the size of a request."""
 
@@ -40,7 +41,7 @@ class SocketTest:
         return Stack(wire(self.network, self.rate_bps, self.mtu_bytes), passed, processor, costs)
 
 
-@dataclass(frozen=True)
+@record
 class SocketFigures:
     """Bits a second that each part lets through, and times of a request in picoseconds."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
 from typing import Any
@@ -19,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from fabrictwin.base.records import record
 from fabrictwin.nccl.lowering.tasks import Kind
 from fabrictwin.torch import NAME
 from fabrictwin.torch.call_arguments import flat, held, listed, nested, options
@@ -41,7 +41,7 @@ def _constructible() -> bool:
 IS_BACKEND = _constructible()
 
 
-@dataclass(frozen=True)
+@record
 class Posted:
     """A call that was recorded: its number there, and what the log calls it."""
 

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fabrictwin.base.records import record
+
 ANY = "-"  # bytes that may differ among ranks
 NAMED = 8  # ranks that an error names
 
@@ -59,7 +61,7 @@ class CallLog:
         self._write("end", "")
 
 
-@dataclass(frozen=True)
+@record
 class Call:
     """What a rank called."""
 

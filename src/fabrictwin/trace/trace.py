@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fabrictwin.base.arrays import I64
+from fabrictwin.base.records import record
 
 # columns of `Counters` beside the bytes, and what each is called where it was not modelled
 OPTIONAL_COUNTERS = {
@@ -15,7 +14,7 @@ OPTIONAL_COUNTERS = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Counters:
     """Counts of the ports so far. All of shape [ports]; the port is the one that transmits.
 
@@ -40,7 +39,7 @@ class Counters:
         )
 
 
-@dataclass(frozen=True)
+@record
 class Trace:
     """One run: when each operation of the program started and ended, and what the ports carried."""
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
 
+from fabrictwin.base.records import record
 from fabrictwin.engines.base.changes import TableEntries, TimedChange
 from fabrictwin.engines.base.engine import Engine
 from fabrictwin.fabric.fabric import NONE, Fabric
@@ -36,7 +37,7 @@ from fabrictwin.subnet.operation.managed_fabric import (
 from fabrictwin.subnet.operation.partitions_in_force import ViolationTeller, partitions_of
 
 
-@dataclass(frozen=True)
+@record
 class Outage(Course):
     """An incident as far as the run lived to see it; times after the run's start, NONE for what it did not see.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.base.capabilities import Fidelity, capabilities_of
 from fabrictwin.base.errors import ConfigError, InvariantError, did_you_mean
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import open_bytes, reading
 from fabrictwin.cluster.blueprint import AggregationSite, Blueprint, Cables, HostSite, Identity, SwitchSite
 from fabrictwin.cluster.disturbances import FOREVER, CableChange, PauseStorm
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 _FORMAT = 2
 
 
-@dataclass(frozen=True)
+@record
 class Hop:
     """One directed link of a path, and the share of the bytes that takes it."""
 

@@ -8,7 +8,6 @@ regime: below 64 KiB, up to 64 MiB, and above. A series counts once: by the medi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
@@ -20,6 +19,7 @@ from fabrictwin import catalog
 from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.catalog.error_ranges import REGIMES
 from fabrictwin.cluster.build_blueprint import build
@@ -66,7 +66,7 @@ class Texts(Section):
     series: dict[str, Series]
 
 
-@dataclass(frozen=True)
+@record
 class Published:
     """All series and their rows, in order."""
 
@@ -75,7 +75,7 @@ class Published:
     series: dict[str, Series]
 
 
-@dataclass(frozen=True)
+@record
 class Answer:
     """A row with what the twin says."""
 
@@ -88,7 +88,7 @@ class Answer:
         return self.time_us / self.point.time_us - 1
 
 
-@dataclass(frozen=True)
+@record
 class Outcome:
     """One series."""
 
@@ -193,7 +193,7 @@ def _communicator(series: Series, gpus: int, settings: str) -> Communicator:
     return initialise(twin, ranks, settings=read_settings(environment, release=series.nccl), version=series.nccl)
 
 
-@dataclass(frozen=True)
+@record
 class Asks:
     """Rows of a series on one communicator, as tasks with NCCL's choice."""
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from fabrictwin.base.arrays import F64
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.nccl.lowering.task_times import Asked, measure
 from fabrictwin.nccl.lowering.transport import Transports
@@ -42,7 +43,7 @@ DAMPING = 0.003  # keeps a figure that hardly shows in any row near where it is
 LEAST = 2e-6  # by which an error must fall
 
 
-@dataclass(frozen=True)
+@record
 class Fit:
     """Which figures of a section are fitted to which series."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from fabrictwin.base.records import record
 from fabrictwin.base.units import format_size
 from fabrictwin.catalog.error_ranges import REGIMES
 from fabrictwin.validation.collective_series import Answer, Outcome, summary, worst
@@ -111,7 +112,7 @@ def crossovers(outcome: Outcome) -> str:
     return ", ".join(found)
 
 
-@dataclass(frozen=True)
+@record
 class Pair:
     """Two settings of one size on as many GPUs; ratios of their times, the first over the second."""
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from statistics import median
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage
+from fabrictwin.base.records import record
 from fabrictwin.calibration.calibrate import fit_share
 from fabrictwin.catalog.step_shares import step_shares
 from fabrictwin.validation.published_data import Measurements
@@ -60,7 +61,7 @@ DIMENSIONS: Mapping[str, Callable[[Case], str]] = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class HeldOut:
     """Errors of all rows, each predicted without its group; shares of 1.
 
@@ -96,7 +97,7 @@ class HeldOut:
         return median(self.errors)
 
 
-@dataclass(frozen=True)
+@record
 class Freedom:
     """What was fitted to what: constants, rows that they were fitted to, rows that judge."""
 

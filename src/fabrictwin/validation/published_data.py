@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import read_text
 from fabrictwin.base.validation_errors import config_errors
 from fabrictwin.base.yamlfile import line_of, read_yaml_file
@@ -124,7 +124,7 @@ class Texts(Section):
     models: dict[str, dict[str, Any]]
 
 
-@dataclass(frozen=True)
+@record
 class Measurements:
     """All rows, in order, with what they refer to."""
 

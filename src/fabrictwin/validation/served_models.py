@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import median
@@ -18,6 +17,7 @@ from pydantic import Field
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.progress import Stage
+from fabrictwin.base.records import record
 from fabrictwin.cluster.spec.spec import read_spec
 from fabrictwin.runs.workers import in_order
 from fabrictwin.serving.predict import predict
@@ -79,7 +79,7 @@ class Texts(Section):
     models: dict[str, dict[str, Any]]
 
 
-@dataclass(frozen=True)
+@record
 class Measured:
     """All rows, in order, and what they refer to."""
 
@@ -87,7 +87,7 @@ class Measured:
     texts: Texts
 
 
-@dataclass(frozen=True)
+@record
 class Answer:
     """A row with the twin's means in ms."""
 

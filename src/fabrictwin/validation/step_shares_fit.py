@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.base.arrays import F64
+from fabrictwin.base.records import record
 from fabrictwin.catalog.step_shares import StepShares, step_shares
 from fabrictwin.validation.published_data import Measurements
 from fabrictwin.validation.training_cases import Case
@@ -31,7 +32,7 @@ ROUNDS = 15
 LOWER = 0.85  # times a share, to see how a row changes
 
 
-@dataclass(frozen=True)
+@record
 class Tilted:
     """A row: ln(predicted / published throughput) at a share of 1, and how it grows with the share's logarithm."""
 

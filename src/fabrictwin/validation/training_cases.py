@@ -5,7 +5,7 @@ A layout that the twin has no key for yet is not approximated: the row then list
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.nested import laid_over
+from fabrictwin.base.records import record
 from fabrictwin.cluster.spec.spec import Spec, read_spec
 from fabrictwin.validation.published_data import Hardware, Measurements, Row, Set
 from fabrictwin.workload.job.workload_section import Training, all_overlap
@@ -21,7 +22,7 @@ from fabrictwin.workload.job.workload_section import Training, all_overlap
 PRECISION = {"mxfp8": "fp8", "nvfp4": "fp4"}  # the tensor-core rate that a scaled format computes at
 
 
-@dataclass(frozen=True)
+@record
 class Case:
     """A row as a spec, or why there is none."""
 

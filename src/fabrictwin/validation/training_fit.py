@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from statistics import median
 from typing import Any
@@ -26,6 +26,7 @@ from fabrictwin.base.arrays import F64
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.nested import laid_over
 from fabrictwin.base.progress import Stage
+from fabrictwin.base.records import record
 from fabrictwin.catalog.step_shares import StepShares
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.validation.published_data import Calibrated, Measurements, left_out
@@ -43,7 +44,7 @@ MOST_STEPS = 10
 EVERY = "all"
 
 
-@dataclass(frozen=True)
+@record
 class Fitted:
     """Constants that are fitted together."""
 
@@ -54,7 +55,7 @@ class Fitted:
     rows: tuple[str, ...]  # that they were fitted to; none: they have no effect
 
 
-@dataclass(frozen=True)
+@record
 class LeftOut:
     """One hardware, predicted by what was calibrated on all others. Errors are medians of absolute ones."""
 

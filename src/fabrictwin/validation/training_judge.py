@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.records import record
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.report.summary import summary
 from fabrictwin.runs import execute
@@ -28,7 +28,7 @@ QUANTITIES = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Outcome:
     """A row and what became of it: a prediction, or why there is none."""
 
@@ -115,7 +115,7 @@ def judge(found: Iterable[Case], *, fidelity: str, stage: Stage, workers: int | 
 # --- groups ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@record
 class Group:
     """Errors of rows that have something in common; shares of 1."""
 
@@ -151,7 +151,7 @@ def _name(outcome: Outcome, by: str) -> str:
     return str(getattr(outcome.case.row if by == "precision" else outcome.case, by))
 
 
-@dataclass(frozen=True)
+@record
 class Pair:
     """Two rows that differ in GPUs (and in the batch that goes with them) alone."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,6 +16,7 @@ from pydantic import Field
 
 from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.records import record
 from fabrictwin.base.units import Size, format_size
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import read_spec
@@ -79,7 +79,7 @@ class Texts(Section):
     tests: tuple[Test, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Answer:
     """Bus bandwidths of the twin, GB/s."""
 

@@ -12,11 +12,12 @@ import hmac
 import ipaddress
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fabrictwin.base.records import record
 
 COOKIE = "fabrictwin"
 MOST_BODY_BYTES = 4 * 2**20  # of a request; a file that is uploaded has its own limit
@@ -37,7 +38,7 @@ HEADERS = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Access:
     """Who may ask: the names that the server answers to, and the token where it asks for one."""
 

@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -16,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from fabrictwin.base.errors import ConfigError, FabrictwinError, SimulatedError
+from fabrictwin.base.records import record
 from fabrictwin.base.validation_errors import config_errors
 from fabrictwin.base.version import __version__
 from fabrictwin.runs.worker_process import WorkerEndedError
@@ -33,7 +33,7 @@ class UnknownError(FabrictwinError):
     """There is nothing of that name."""
 
 
-@dataclass(frozen=True)
+@record
 class Asked:
     """A request, checked."""
 
@@ -45,7 +45,7 @@ class Asked:
 Handler = Callable[[Asked], Awaitable[Any]]
 
 
-@dataclass(frozen=True)
+@record
 class Takes:
     """What a request carries."""
 
@@ -55,7 +55,7 @@ class Takes:
     body: Any = None  # a model or a union of such; bytes for a file
 
 
-@dataclass(frozen=True)
+@record
 class Gives:
     """What comes back."""
 
@@ -65,7 +65,7 @@ class Gives:
     errors: Sequence[int] = (422, 503)
 
 
-@dataclass(frozen=True)
+@record
 class Operation:
     """One thing that can be asked."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fabrictwin.base.errors import ConfigError, FabrictwinError, SimulatedError
+from fabrictwin.base.records import record
 from fabrictwin.runs.worker_process import Work, WorkerEndedError, WorkerProcess
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -22,7 +23,7 @@ class FullError(FabrictwinError):
     """There is no place left in the queue."""
 
 
-@dataclass(frozen=True)
+@record
 class Request:
     """What is asked for. `given` is what the work takes after its stage."""
 
@@ -85,7 +86,7 @@ class Job:
         }
 
 
-@dataclass(frozen=True)
+@record
 class Limits:
     """How much is kept and waits."""
 

@@ -8,7 +8,6 @@ import ipaddress
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -20,7 +19,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from fabrictwin.base.errors import ConfigError, quoted
-from fabrictwin.base.interrupt import serving
+from fabrictwin.base.process.interrupt import serving
+from fabrictwin.base.records import record
 from fabrictwin.web.guard import COOKIE, TOO_LONG, Access, Guard, TooLongError
 from fabrictwin.web.interface import openapi, refused, routes
 from fabrictwin.web.operations import operations
@@ -93,7 +93,7 @@ def make_app(service: Service, access: Access) -> ASGIApp:
     return Guard(app, access, MOST_FILE_BYTES)
 
 
-@dataclass(frozen=True)
+@record
 class Address:
     """Where a server listens."""
 

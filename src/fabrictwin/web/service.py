@@ -8,12 +8,13 @@ import re
 import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError, FabrictwinError
-from fabrictwin.base.interrupt import begin, finish
+from fabrictwin.base.process.interrupt import begin, finish
+from fabrictwin.base.records import record
 from fabrictwin.base.version import __version__
 from fabrictwin.runs.examples import example_names, examples_folder, what_it_shows
 from fabrictwin.web import declarations as d
@@ -28,7 +29,7 @@ WARM_S = 300.0
 MOST_SPECS = 200
 
 
-@dataclass(frozen=True)
+@record
 class Setting:
     """What a server is started with."""
 

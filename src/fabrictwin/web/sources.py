@@ -10,12 +10,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError, quoted
 from fabrictwin.base.nested import laid_over
+from fabrictwin.base.records import record
 from fabrictwin.base.yamlfile import Lines, dotted, read_yaml, read_yaml_file
 from fabrictwin.cluster.spec.edits import set_key
 from fabrictwin.cluster.spec.spec import Origin, Spec, load_spec, read_spec, without_figures
@@ -24,7 +25,7 @@ FILE = "spec"  # what errors call the text of a request
 MOST_BESIDE = 2_000  # entries of a folder that are offered to specs
 
 
-@dataclass(frozen=True)
+@record
 class Source:
     """What a request asks about."""
 
@@ -35,7 +36,7 @@ class Source:
     files: Mapping[str, str] = field(default_factory=dict)  # paths of dropped files, by name
 
 
-@dataclass(frozen=True)
+@record
 class Read:
     """A spec's plain data as it is asked for, and where its keys stand in the text."""
 

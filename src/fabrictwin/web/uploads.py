@@ -6,11 +6,11 @@ import hashlib
 import re
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from fabrictwin.base.errors import ConfigError, quoted
+from fabrictwin.base.records import record
 
 Kind = Literal["spec", "ibnetdiscover", "nccl-topology", "model", "log"]
 
@@ -21,7 +21,7 @@ MOST_FILES = 1_000
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+ -]{0,120}")
 
 
-@dataclass(frozen=True)
+@record
 class Upload:
     """One file."""
 

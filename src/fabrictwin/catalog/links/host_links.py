@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
+from fabrictwin.base.records import record
 from fabrictwin.base.units import Duration, Rate, Size, format_rate
 from fabrictwin.catalog.figures import Entry, Figure
 from fabrictwin.catalog.quantities import Count, LaneRate, Ratio
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class LinkType:
     """One link inside a host. Rates are bits per second in each direction, independently.
 

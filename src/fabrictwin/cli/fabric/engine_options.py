@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fabrictwin.base.records import record
 from fabrictwin.cli.options import LANES, LMC, ROOTS, WEIGHTS, file
 
 if TYPE_CHECKING:
     from fabrictwin.routing.engines.routing_options import Options
 
 
-@dataclass(frozen=True)
+@record
 class EngineOptions:
     """Numbers, and the files that lists are read from."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fabrictwin.base.records import record
 from fabrictwin.cli.fabric.engine_options import EngineOptions, engine_options
 from fabrictwin.cli.options import CLUSTER, ENGINE, JSON, Group, file, number, seeded, written
 
@@ -161,7 +161,7 @@ def dump(cluster: str, engine: str, given: EngineOptions, out: Path | None) -> N
         write_text(out, "".join(f"{line}\n" for line in text))
 
 
-@dataclass(frozen=True)
+@record
 class _Bench:
     """A fabric, and what to route it with."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fabrictwin.base.congestion_controls import CONTROLS
+from fabrictwin.base.records import record
 from fabrictwin.cli.options import FILE, capture_options, number, seeded
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def traffic(
     click.echo(said, nl=False)
 
 
-@dataclass(frozen=True)
+@record
 class _Network:
     """A cluster ready to carry traffic."""
 

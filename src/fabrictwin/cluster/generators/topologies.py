@@ -15,19 +15,18 @@ that cannot come out even (a number of spines that was asked for), the parents' 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.arrays import ranges, within_runs
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.cluster.blueprint import Int
 from fabrictwin.cluster.spec.cluster_section import Topology
 from fabrictwin.kernel.codes import NONE
 
 
-@dataclass(frozen=True)
+@record
 class Wiring:
     """The switches of a network and what is plugged into which of their ports (from 1)."""
 
@@ -42,7 +41,7 @@ class Wiring:
     upper_port: Int  # [T]
 
 
-@dataclass(frozen=True)
+@record
 class _Leaves:
     """Where hosts are plugged in: leaves are numbered unit by unit, and in a unit rail by rail."""
 

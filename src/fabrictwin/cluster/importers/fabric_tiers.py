@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from fabrictwin.base.records import record
 from fabrictwin.kernel.codes import NONE
 
 _TYPICAL = 0.02  # the share of pairs of leaves that makes a distance a tier's
 
 
-@dataclass(frozen=True)
+@record
 class Tiers:
     tier: list[int]  # [switches] from 1; NONE where no leaf reaches, and beyond the top
     demoted: list[int]  # switches with hosts that are no leaves

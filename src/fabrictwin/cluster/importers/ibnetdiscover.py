@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from fabrictwin.base.errors import ConfigError, did_you_mean, quoted
+from fabrictwin.base.records import record
 
 Kind = Literal["switch", "ca", "router"]
 
@@ -27,7 +28,7 @@ WIDTHS = (1, 2, 4, 8, 12)
 MAX_LID = 0xBFFF  # the last unicast LID; 65535 is what a port has that nobody gave one
 
 
-@dataclass(frozen=True)
+@record
 class Port:
     """One end of a link, as its own node's lines give it."""
 
@@ -42,7 +43,7 @@ class Port:
     lmc: int = 0  # of a channel adapter's port
 
 
-@dataclass(frozen=True)
+@record
 class Node:
     """A switch, channel adapter or router. `name` is the file's own: `S-0002c903007b78b0`."""
 
@@ -62,7 +63,7 @@ class Node:
     enhanced: bool = True  # whether a switch's port 0 is an enhanced one
 
 
-@dataclass(frozen=True)
+@record
 class Discovery:
     """A whole file. `nodes` is in file order."""
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
 
+from fabrictwin.base.records import record
 from fabrictwin.cluster.importers.ibnetdiscover import Discovery, Node, Port
 from fabrictwin.cluster.names import clean_name, listed, natural_key
 
@@ -20,7 +20,7 @@ _SWITCH = re.compile(r"(?:MF\d+;)?([^:;]+):M?([A-Z]+\d+)\w*((?:/[A-Z]+\d+)+)\Z")
 _AGGREGATION = re.compile(r"aggregation node", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
+@record
 class Adapter:
     """A channel adapter's port that a link is plugged into."""
 
@@ -32,7 +32,7 @@ class Adapter:
         return self.node.guid if self.port.number == 1 or not self.port.guid else self.port.guid
 
 
-@dataclass(frozen=True)
+@record
 class Recognised:
     """Hosts with their adapters by adapter name, switches with the model they give ('' if none), the rest.
 

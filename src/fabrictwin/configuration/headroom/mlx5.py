@@ -6,14 +6,14 @@ cable's part and the speed are cut to whole numbers before they are multiplied.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from fabrictwin.base.records import record
 
 SLOWEST_MBPS = 40_000
 LARGEST_MTU = 9_216  # the least that XON stands below XOFF
 CELL_BYTES = 128  # of most adapters; the firmware tells (SBCAM.cap_cell_size)
 
 
-@dataclass(frozen=True)
+@record
 class ReceiveBuffer:
     """Bytes of a lossless buffer: its size, and the fill at which it pauses and at which it goes on."""
 

@@ -8,7 +8,8 @@ order, so that results agree to the byte.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from fabrictwin.base.records import record
 
 PAUSE_QUANTA = {  # by Mb/s: what a peer may take to obey (IEEE 802.3 31B.3.7), in quanta of 512 bit times
     800_000: 905,
@@ -29,7 +30,7 @@ SPECTRUM6_MORE = 18 * KB
 LESS_THAN_WORST = 2 * KB
 
 
-@dataclass(frozen=True)
+@record
 class Chip:
     """A generation of Spectrum: cells, and delays as the script counts them (in kilobytes)."""
 
@@ -50,7 +51,7 @@ CHIPS = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Traffic:
     """The traffic that a link is reckoned with, and what stands in its way."""
 
@@ -60,7 +61,7 @@ class Traffic:
     gearbox_ns: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Headroom:
     """Bytes: what may come after XOFF, XON's part, and what a priority group reserves."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
+from fabrictwin.base.records import record
 from fabrictwin.configuration.model.cluster import Configuration
 
 Severity = Literal["error", "warning"]
 
 
-@dataclass(frozen=True)
+@record
 class Finding:
     """A rule that is broken: `effect` says what it leads to, `fix` what to write instead."""
 

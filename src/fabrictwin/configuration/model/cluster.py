@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 from fabrictwin.base.grouped import flat, grouped
+from fabrictwin.base.records import record
 from fabrictwin.configuration.model.hosts import Adapter, Host
 from fabrictwin.configuration.model.subnet import Subnet
 from fabrictwin.configuration.model.switches import Switch
@@ -15,7 +16,7 @@ from fabrictwin.configuration.model.switches import Switch
 Record = TypeVar("Record")
 
 
-@dataclass(frozen=True)
+@record
 class SlurmSwitch:
     """A line of topology.conf: a switch with nodes, or one with switches."""
 
@@ -24,7 +25,7 @@ class SlurmSwitch:
     switches: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class SlurmNode:
     """A line of gres.conf."""
 
@@ -34,7 +35,7 @@ class SlurmNode:
     files: str
 
 
-@dataclass(frozen=True)
+@record
 class Slurm:
     """Slurm's view of the network and of the devices."""
 
@@ -43,7 +44,7 @@ class Slurm:
     file: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Intent:
     """The classes of traffic that all parts are to agree on, as `configure` was told."""
 
@@ -54,7 +55,7 @@ class Intent:
     cnp_priority: int = 6
 
 
-@dataclass(frozen=True)
+@record
 class Configuration:
     """A cluster's configuration, or the part of it that was read."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from fabrictwin.base.records import record
 from fabrictwin.configuration.model.switches import Trust
 
 
-@dataclass(frozen=True)
+@record
 class AdapterLink:
     """What a port of an adapter is plugged into, and its address as a network interface."""
 
@@ -21,7 +22,7 @@ class AdapterLink:
     ipoib_mode: Literal["datagram", "connected"] | None = None
 
 
-@dataclass(frozen=True)
+@record
 class AdapterQos:
     """What it does for each priority of Ethernet: pauses, receive buffers, traffic classes."""
 
@@ -35,7 +36,7 @@ class AdapterQos:
     priority_to_tc: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Roce:
     """How its connections mark their packets, and on which priorities they heed congestion."""
 
@@ -48,7 +49,7 @@ class Roce:
     ecn_reaction: frozenset[int] | None = None  # priorities on which it slows down for them
 
 
-@dataclass(frozen=True)
+@record
 class Driver:
     """What the driver of an Ethernet interface is told."""
 
@@ -57,7 +58,7 @@ class Driver:
     ring_tx: int | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Card:
     """The card: its firmware and its place on PCI Express."""
 
@@ -68,7 +69,7 @@ class Card:
     acs_disabled: bool | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Adapter:
     """A port of an adapter, as `mlnx_qos`, `cma_roce_mode`, `mlxconfig`, `ethtool` and netplan set it."""
 
@@ -81,7 +82,7 @@ class Adapter:
     card: Card = Card()
 
 
-@dataclass(frozen=True)
+@record
 class Kernel:
     """What the kernel is told, when it starts and later."""
 
@@ -92,7 +93,7 @@ class Kernel:
     kernel_arguments: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Host:
     """A host. Mappings hold what files set, by the names that they use."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from fabrictwin.base.records import record
 
 
-@dataclass(frozen=True)
+@record
 class PartitionLine:
     """A definition of partitions.conf. Members are GUIDs or keywords, each with full, limited or both."""
 
@@ -21,7 +23,7 @@ class PartitionLine:
     line: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class QosPolicy:
     """A QoS policy: service levels of its levels, what its port groups hold, rules (what is matched, level)."""
 
@@ -30,7 +32,7 @@ class QosPolicy:
     rules: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Subnet:
     """What opensm.conf and the files that it names say."""
 

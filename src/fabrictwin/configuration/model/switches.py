@@ -7,13 +7,15 @@ maps are the standards': DSCP 0 to 63, traffic classes, priority groups, queues 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from fabrictwin.base.records import record
 
 Trust = Literal["dscp", "pcp", "none"]
 
 
-@dataclass(frozen=True)
+@record
 class Watchdog:
     """The watchdog of PFC on a port: after `detection_ms` of pause a queue is handled by `action`."""
 
@@ -22,7 +24,7 @@ class Watchdog:
     action: str = "drop"
 
 
-@dataclass(frozen=True)
+@record
 class Ecn:
     """RED at egress that marks: nothing below `min_bytes`, everything above `max_bytes`."""
 
@@ -31,7 +33,7 @@ class Ecn:
     probability: int  # percent at the maximum
 
 
-@dataclass(frozen=True)
+@record
 class Group:
     """A priority group: its share of the ingress buffer.
 
@@ -53,7 +55,7 @@ class Group:
         return self.xoff_bytes is not None
 
 
-@dataclass(frozen=True)
+@record
 class Queue:
     """An egress queue: how it is served, and what marks or drops in it."""
 
@@ -63,7 +65,7 @@ class Queue:
     profile: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Pool:
     """A buffer pool of the chip; `xoff_bytes` is the headroom that its ports share, 0 where each has its own."""
 
@@ -73,7 +75,7 @@ class Pool:
     xoff_bytes: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Maps:
     """How a packet that comes in finds its class, its group and its queue, and which queue a pause is for."""
 
@@ -93,7 +95,7 @@ class Maps:
         return self.tc_to_queue.get(tc, tc)
 
 
-@dataclass(frozen=True)
+@record
 class PortLink:
     """A port's link. `jack` is its number on the box, 0 where the file does not tell."""
 
@@ -106,7 +108,7 @@ class PortLink:
     peer: str = ""  # `host-0/mlx5_0` or `spine-0/Ethernet8`
 
 
-@dataclass(frozen=True)
+@record
 class PortQos:
     """What a port does for each class of traffic."""
 
@@ -119,7 +121,7 @@ class PortQos:
     watchdog: Watchdog | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Port:
     """A port of a switch."""
 
@@ -130,7 +132,7 @@ class Port:
     bgp: bool = False  # a neighbour by interface
 
 
-@dataclass(frozen=True)
+@record
 class SwitchBox:
     """The kind of a switch. `chip` names the family that buffer formulas go by, `platform` the box."""
 
@@ -139,7 +141,7 @@ class SwitchBox:
     platform: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Buffers:
     """A switch's pools, and what headroom was reckoned with."""
 
@@ -149,7 +151,7 @@ class Buffers:
     lossless_mtu_bytes: int | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Bgp:
     """A switch among those that route."""
 
@@ -157,7 +159,7 @@ class Bgp:
     loopback: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Switch:
     """A switch."""
 

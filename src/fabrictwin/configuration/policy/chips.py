@@ -5,15 +5,14 @@ The boxes are those of sonic-net/sonic-buildimage's `platform/mellanox` and `dev
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from fabrictwin.base.records import record
 from fabrictwin.configuration.headroom import broadcom, spectrum
 from fabrictwin.configuration.headroom.spectrum import Headroom, Traffic
 
 CELL_BYTES = {**{name: chip.cell_bytes for name, chip in spectrum.CHIPS.items()}, **broadcom.CELLS}
 
 
-@dataclass(frozen=True)
+@record
 class Box:
     """A box as SONiC names it."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.qos_section import Qos
@@ -25,7 +25,7 @@ Target = Literal["sonic", "nvue", "opensm", "host", "slurm", "k8s"]
 TARGETS: tuple[Target, ...] = ("sonic", "nvue", "opensm", "host", "slurm", "k8s")
 
 
-@dataclass(frozen=True)
+@record
 class Planned:
     """A cluster, who is plugged into whom, and the classes of traffic that it is to have."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from fabrictwin import catalog
+from fabrictwin.base.records import record
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.configuration.headroom import mlx5
 from fabrictwin.configuration.model.cluster import Intent
@@ -47,7 +47,7 @@ _CONTAINER = (
 )
 
 
-@dataclass(frozen=True)
+@record
 class Racked:
     """A host of a blueprint: its number, its adapters' nodes and what each is plugged into."""
 

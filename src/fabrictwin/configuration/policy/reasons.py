@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from fabrictwin.base.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Reason:
     """A sentence and its source."""
 

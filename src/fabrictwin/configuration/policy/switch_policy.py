@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.configuration.headroom.spectrum import Traffic
 from fabrictwin.configuration.model import switches as model
@@ -27,7 +28,7 @@ KIB = 1024
 LOSSLESS_POOL, LOSSY_EGRESS, LOSSLESS_EGRESS = "ingress_lossless_pool", "egress_lossy_pool", "egress_lossless_pool"
 
 
-@dataclass(frozen=True)
+@record
 class Site:
     """A switch of a blueprint and what is plugged into it."""
 

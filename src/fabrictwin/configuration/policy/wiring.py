@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from fabrictwin.base.records import record
 from fabrictwin.cluster.blueprint import Blueprint
 
 
-@dataclass(frozen=True)
+@record
 class End:
     """One end of a cable, and what it leads to."""
 

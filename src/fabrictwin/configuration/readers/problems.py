@@ -6,10 +6,11 @@ import re
 from dataclasses import dataclass, field
 
 from fabrictwin.base.errors import quoted
+from fabrictwin.base.records import record
 from fabrictwin.base.whole_numbers import whole_or_none
 
 
-@dataclass(frozen=True)
+@record
 class Problem:
     """A value that is not what its place takes. `kind`: range, reference, syntax or conflict."""
 

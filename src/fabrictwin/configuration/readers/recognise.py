@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import read_text
 from fabrictwin.configuration.model.cluster import Configuration
 from fabrictwin.configuration.model.hosts import Host
@@ -69,7 +69,7 @@ _COMPILED = tuple((kind, re.compile(pattern, re.M)) for kind, pattern in _PATTER
 Part = tuple[Configuration, Problems]  # what one file says, and what in it is no value
 
 
-@dataclass(frozen=True)
+@record
 class ReadFiles:
     """What files say together, what in them is no value, and which files nobody here reads."""
 

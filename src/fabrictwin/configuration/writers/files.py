@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import make_folder, write_text
 from fabrictwin.configuration.policy.reasons import reason
 
 
-@dataclass(frozen=True)
+@record
 class WrittenFile:
     """A file: its path below the folder, its text, whether it is a program."""
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from fabrictwin.base.errors import FabrictwinError
+from fabrictwin.base.records import record
 from fabrictwin.diagnosis.expectation.hardware import Hardware
 
 GAIN_BYTES = 1 << 30
 NEWEST_KNOWN = (2, 30)
 
 
-@dataclass(frozen=True)
+@record
 class Expected:
     """Behaviour of a release of NCCL on hardware, without the settings that a log was made with."""
 

@@ -7,11 +7,11 @@ them) and azurehpc-health-checks' `azure_nccl_allreduce` lines, each with the fl
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fabrictwin import catalog
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_US, format_size
 from fabrictwin.diagnosis.expectation.expected import Expected, expected_of
 from fabrictwin.diagnosis.expectation.hardware import Hardware
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fabrictwin.cluster.spec.spec import Spec
 
 
-@dataclass(frozen=True)
+@record
 class Asked:
     """Hardware and tests to expect figures of."""
 
@@ -34,7 +34,7 @@ class Asked:
     spec: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Figure:
     """One expected figure. `value` is in `unit`; `floor` is what the tolerance leaves."""
 

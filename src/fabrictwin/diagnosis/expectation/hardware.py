@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.records import record
 from fabrictwin.diagnosis.evidence import Evidence
 
 # what nvidia-smi and CUDA call GPUs that the catalog does not have, some of them much like those that it has
@@ -16,7 +17,7 @@ SWITCHES = {("infiniband", 200): "qm8700", ("infiniband", 400): "qm9700", ("infi
 ETHERNET_SWITCH = "spectrum-4"
 
 
-@dataclass(frozen=True)
+@record
 class Hardware:
     """Hosts of one type of the catalog on one fabric. `confidence`: how sure it is that files show it."""
 

@@ -6,13 +6,14 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from fabrictwin.base.records import record
 from fabrictwin.diagnosis.evidence import Evidence, Fact
 
 # sizes may differ by rank: what is sent to whom is the program's own matter
 UNEVEN = re.compile(r"(?i)all_?to_?all|^(?:nccl:)?(?:gather|scatter)$|_v$|coalesced|send|recv")
 
 
-@dataclass(frozen=True)
+@record
 class Call:
     """A rank's call of a collective."""
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from fabrictwin.base.records import record
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.hangs.calls import Call, Group
 
 
-@dataclass(frozen=True)
+@record
 class Wait:
     """A rank that waits in a call for ranks that have not called it."""
 
@@ -27,7 +27,7 @@ class Wait:
     absent: frozenset[int]
 
 
-@dataclass(frozen=True)
+@record
 class Mismatch:
     """A sequence number at which ranks called different things. `odd` are those of the smaller side,
     or all where there is none."""
@@ -81,7 +81,7 @@ def waits(groups: dict[str, Group]) -> list[Wait]:
     return found
 
 
-@dataclass(frozen=True)
+@record
 class Verdict:
     """The beginning of a hang. `kind` is missing, late, order or stuck."""
 

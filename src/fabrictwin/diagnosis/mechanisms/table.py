@@ -11,11 +11,11 @@ numbers.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
+from fabrictwin.base.records import record
 from fabrictwin.base.yamlfile import read_yaml
 from fabrictwin.diagnosis.causes import CAUSES
 from fabrictwin.diagnosis.finding import Severity
@@ -33,7 +33,7 @@ _SAID_WARNING = re.compile(r"\W*(?:[\w.:/-]+\W+){0,3}?(?:WARN(?:ING)?|Warning)\b
 _WORD = re.compile(r"\(*(?!\?)[A-Za-z]")
 
 
-@dataclass(frozen=True)
+@record
 class Mechanism:
     """A cause that messages point to."""
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from fabrictwin.base.arrays import I32, U8
+from fabrictwin.base.records import record
 from fabrictwin.diagnosis.readers.line_shapes import PREFIX
 from fabrictwin.kernel.text.line_scan import (
     DIGIT,
@@ -29,7 +29,7 @@ LETTERS, ASCII = 26, 128
 NOT_A_WORD = -1
 
 
-@dataclass(frozen=True)
+@record
 class Automaton:
     """An automaton of Aho and Corasick that finds words in a text."""
 
@@ -81,7 +81,7 @@ def byte_kinds() -> U8:
     return kinds
 
 
-@dataclass(frozen=True)
+@record
 class Texts:
     """The texts that lines are searched for, without regard to case."""
 
@@ -105,7 +105,7 @@ def texts_of(wanted: Mapping[int, Iterable[str]]) -> Texts:
     return Texts(classes, automaton(words, len(used) + 1))
 
 
-@dataclass(frozen=True)
+@record
 class Block:
     """Lines of a stream that follow each other, one entry for each."""
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 
+from fabrictwin.base.records import record
 from fabrictwin.diagnosis.evidence import Sink
 from fabrictwin.diagnosis.literals import alternatives, needed
 from fabrictwin.diagnosis.readers.fabric import adapters, counters, ethernet, links, mlxlink, sonic
@@ -18,7 +18,7 @@ from fabrictwin.diagnosis.readers.job import benchmarks, launchers, ras, topolog
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 
-@dataclass(frozen=True)
+@record
 class Family:
     """A family of formats. `opens` is found in lines that it may begin with."""
 
@@ -70,7 +70,7 @@ FAMILIES = (
 _LAST = frozenset(("launcher", "kernel-log"))
 
 
-@dataclass(frozen=True)
+@record
 class _Openers:
     """Beginnings of families: those that stand at a line's beginning, and those that are found anywhere in it."""
 

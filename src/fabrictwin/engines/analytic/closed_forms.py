@@ -9,12 +9,13 @@ hops are counted from tiers and pods.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 
 from fabrictwin.base.arrays import I32, I64
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.base.changes import TimedChange, payload_bps
 from fabrictwin.engines.channels.channel_resources import Bound, bind_in_parts, capacities
@@ -87,7 +88,7 @@ def _leaf_time(network: IdealNetwork, found: EndToEnd, rows: slice, size: I64) -
     return worst
 
 
-@dataclass(frozen=True)
+@record
 class Terms:
     """One communication bound to a fabric, for other sizes of the same pattern."""
 

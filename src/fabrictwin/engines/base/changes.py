@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.kernel.codes import NEVER
 from fabrictwin.routing.port_settings import PortSettings
@@ -16,7 +16,7 @@ from fabrictwin.routing.port_settings import PortSettings
 FOREVER = NEVER
 
 
-@dataclass(frozen=True)
+@record
 class TableEntries:
     """Entries of linear forwarding tables: row of `Routes.switches`, LID, port (255 none). All of shape [n].
 
@@ -28,7 +28,7 @@ class TableEntries:
     port: npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True)
+@record
 class TimedChange:
     """A port's directed link, its bit errors, or what ports hold changes at a time of the engine's clock.
 

@@ -38,7 +38,6 @@ it. What plays its operations as a graph without packets can be built on `engine
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -46,6 +45,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.capabilities import Capabilities, Fidelity
+from fabrictwin.base.records import record
 from fabrictwin.engines.base.changes import FOREVER, TimedChange
 from fabrictwin.engines.base.messages import NAK_REMOTE_ACCESS, NEAR, PLAIN, Event, FlowOptions, Memories, Message
 from fabrictwin.engines.base.packet_level import PacketLevel
@@ -57,7 +57,7 @@ from fabrictwin.trace.trace import Counters
 SLICE = 4_000_000  # events that take a compiled kernel some tenths of a second
 
 
-@dataclass(frozen=True)
+@record
 class Completions:
     """Operations that ended, in order of time; ties in order of id. Both of shape [completed]."""
 

@@ -7,10 +7,10 @@ The caller's answer to an arrival (a READ's response, an atomic's) is a message 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from fabrictwin.base.records import record
 from fabrictwin.kernel.codes import EventKind as EventKind
 
 
@@ -63,7 +63,7 @@ NAK_REMOTE_ACCESS = 0x62
 NAK_REMOTE_OPERATION = 0x63
 
 
-@dataclass(frozen=True)
+@record
 class Retries:
     """The requester's timers and counts of retries."""
 
@@ -73,7 +73,7 @@ class Retries:
     rnr_timer_ps: int = 655_360_000_000
 
 
-@dataclass(frozen=True)
+@record
 class Numbers:
     """Numbers by which the ends know each other, as captures show them."""
 
@@ -84,7 +84,7 @@ class Numbers:
     queue_key: int = 0  # of datagrams
 
 
-@dataclass(frozen=True)
+@record
 class GlobalAddress:
     """Addresses of the network layer."""
 
@@ -97,7 +97,7 @@ class GlobalAddress:
     udp_source_port: int | None = None  # Ethernet; None: from the queue pair numbers
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class FlowOptions:
     """One direction of a queue pair, as its attributes say."""
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.arrays import I64
+from fabrictwin.base.records import record
 from fabrictwin.engines.base.messages import Event, FlowOptions, Message
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.program.program import Communication, Operations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from fabrictwin.engines.packet.run_estimate import PacketSize
 
 
-@dataclass(frozen=True)
+@record
 class PacketTotals:
     """Packets of a whole run."""
 

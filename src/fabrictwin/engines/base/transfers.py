@@ -6,13 +6,13 @@ predecessors are through, or when a gate opens that it waits for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from fabrictwin.base.arrays import I32, I64
+from fabrictwin.base.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Gate:
     """Opens so long after all of its causes; `one_each`: for one more of those that wait, in order, each time.
 
@@ -26,7 +26,7 @@ class Gate:
     one_each: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Transfers:
     """T messages and the gates that start some of them; the others start at once."""
 

@@ -19,7 +19,6 @@ wait behind theirs. That is congestion, which only packets show.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.arrays import F64, I64, Bool, digest_of, place_of, ranges, starts_of
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.fabric.memory_paths import EndToEnd
@@ -46,7 +46,7 @@ _PLAYED = 64  # plays that are kept: what is asked what would gain asks for most
 _played: dict[bytes, I64] = {}
 
 
-@dataclass(frozen=True)
+@record
 class Stretch:
     """E edges as their pieces see them, over U links that others use too, in the order of edges and their hops."""
 
@@ -59,7 +59,7 @@ class Stretch:
     need: F64  # [U] of the link's whole rate while the edge has it to itself
 
 
-@dataclass(frozen=True)
+@record
 class Ends:
     """When channels end that nothing else disturbs."""
 
@@ -67,7 +67,7 @@ class Ends:
     period_ps: F64  # [C] what their busiest link needs for a piece of each
 
 
-@dataclass(frozen=True)
+@record
 class Meeting:
     """C channels whose edges share links, and whose pieces each edge passes on."""
 
@@ -155,7 +155,7 @@ def _play(shared: SharedLinks) -> I64:
     return end_ps
 
 
-@dataclass(frozen=True)
+@record
 class Loops:
     """Rings that take the same way around side by side: K of different kinds."""
 
@@ -183,7 +183,7 @@ class Loops:
         return late, drain
 
 
-@dataclass(frozen=True)
+@record
 class Alone:
     """[E] what a communication's edges are with their links to themselves."""
 

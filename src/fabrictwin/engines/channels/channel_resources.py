@@ -8,11 +8,11 @@ rate; per byte of its busiest edge it uses `coefficient` of each resource that i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from fabrictwin.base.arrays import F64, I32, I64, starts_of
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.channels.channel_contention import Alone, loops, meeting
 from fabrictwin.engines.channels.column_cache import LastColumns
@@ -33,7 +33,7 @@ from fabrictwin.program import patterns
 from fabrictwin.program.program import Channels, Communication, Connections
 
 
-@dataclass(frozen=True)
+@record
 class PortBytes:
     """Ports that carry the bytes of C channels, one channel's after the other's."""
 
@@ -45,7 +45,7 @@ class PortBytes:
         return len(self.start) - 1
 
 
-@dataclass(frozen=True)
+@record
 class Bound:
     """C channels of several communications, one after the other."""
 
@@ -113,7 +113,7 @@ def message_bytes(channels: Channels) -> I64:
     return message
 
 
-@dataclass(frozen=True)
+@record
 class _Columns:
     """E edges of all communications, in C channels, one after the other."""
 
@@ -292,7 +292,7 @@ def _edge_times(
     return alone, edge_ps, loaded / weight, weight
 
 
-@dataclass(frozen=True)
+@record
 class _Users:
     """Uses by kind: of ports, at either end of a network edge, of memory and cores."""
 

@@ -10,13 +10,12 @@ work on each byte, and the one thread of a rank that serves its sockets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.base.arrays import F64, I32, I64, ranges, within_runs
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.fabric.fabric import NONE, Fabric, LinkKind, NodeKind
 from fabrictwin.fabric.memory_paths import EndToEnd, Entropy, PathFinder
@@ -39,7 +38,7 @@ def memory_and_cores(fabric: Fabric) -> tuple[F64, F64, F64]:
     return memory, cores, np.ones(fabric.nodes)
 
 
-@dataclass(frozen=True)
+@record
 class Uses:
     """Resources that edges use beside ports: a byte of `edge[i]` uses `amount[i]` of `resource[i]`."""
 
@@ -48,7 +47,7 @@ class Uses:
     amount: F64
 
 
-@dataclass(frozen=True)
+@record
 class Travellers:
     """E edges that do not take the shortest path, with fabric nodes; NONE where an end is no node but
     NVSwitches.
@@ -178,7 +177,7 @@ def travel(go: Travellers, fabric: Fabric, finder: PathFinder, entropy: Entropy 
     return found, _beside(go, fabric)
 
 
-@dataclass(frozen=True)
+@record
 class _Far:
     edge: I64
     departing: I32

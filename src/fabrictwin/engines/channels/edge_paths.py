@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import pairwise
 
 import numpy as np
 
 from fabrictwin.base.arrays import I32, digest_of, starts_of
+from fabrictwin.base.records import record
 from fabrictwin.engines.base.queue_pairs import QueuePairNumbers
 from fabrictwin.engines.channels.column_cache import LastColumns
 from fabrictwin.engines.channels.connection_paths import Travellers, Uses, plain, travel, travellers
@@ -28,7 +29,7 @@ _LEADS = (
 _EDGES_AT_ONCE = 1 << 17
 
 
-@dataclass(frozen=True)
+@record
 class Found:
     """Paths of edges, and what they use beside ports."""
 
@@ -36,7 +37,7 @@ class Found:
     beside: Uses
 
 
-@dataclass(frozen=True)
+@record
 class Paths:
     """Paths of all edges of some communications that follow each other, one's edges after the other's."""
 

@@ -27,11 +27,12 @@ Where pieces of several channels come to a link together they share it, and a ch
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 
 from fabrictwin.base.arrays import F64, I64, Bool
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.channels.channel_contention import Loops, Meeting
 from fabrictwin.fabric.compile import packet_overhead
@@ -111,7 +112,7 @@ def packet_tail_ps(found: EndToEnd, fabric: Fabric, piece: I64, rate: F64) -> I6
     return result
 
 
-@dataclass(frozen=True)
+@record
 class Beyond:
     """C channels. One ends `fill_ps + max(0, serial_ps - piece_bytes / rate)` after its drain at `rate`, and not
     before `path_ps` are over since its start."""
@@ -133,7 +134,7 @@ class Beyond:
         return result
 
 
-@dataclass(frozen=True)
+@record
 class CriticalPaths:
     """C channels with E edges: what of their critical path is the same for pieces of every size."""
 

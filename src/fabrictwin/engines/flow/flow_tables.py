@@ -6,13 +6,13 @@ Which resources are one constraint, and which flows meet, is `kernel.flow.max_mi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.arrays import F64, I64, place_of, ranges, starts_of
+from fabrictwin.base.records import record
 from fabrictwin.engines.channels.channel_resources import Bound
 from fabrictwin.fabric.fabric import NONE
 
@@ -72,7 +72,7 @@ def flow_columns(bound: Bound, flow_of_channel: I64, lead: I64) -> dict[str, npt
     }
 
 
-@dataclass(frozen=True)
+@record
 class Constraints:
     """R resources as C constraints: those that the same members use in the same proportions are one."""
 

@@ -11,12 +11,13 @@ of those that share a wire.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.channels.channel_resources import message_bytes
 from fabrictwin.engines.packet.network.host_costs import CORES, MEMORY, THREAD, WORK_PS
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from fabrictwin.engines.packet.network.packet_network import PacketNetwork
 
 
-@dataclass(frozen=True)
+@record
 class Leg:
     """Queue pairs that carry a message at the same time, in parts."""
 
@@ -43,7 +44,7 @@ class Leg:
         return ((1.0, self.parts[number % len(self.parts)][1]),) if self.round_robin else self.parts
 
 
-@dataclass(frozen=True)
+@record
 class MessageRoute:
     """Legs by which one pair of memories exchanges data on one channel; no legs: memory to itself."""
 
@@ -52,7 +53,7 @@ class MessageRoute:
     pause_ps: int = 0  # before each leg but the first
 
 
-@dataclass(frozen=True)
+@record
 class Pace:
     """Limits on the rate of one edge."""
 
@@ -61,7 +62,7 @@ class Pace:
     share: float  # of its slowest wire's rate
 
 
-@dataclass(frozen=True)
+@record
 class HostWork:
     """Time of cores and threads for a byte of one edge, in ps."""
 
@@ -71,7 +72,7 @@ class HostWork:
     threads: int
 
 
-@dataclass(frozen=True)
+@record
 class Guide:
     """A row of `Connections`, for one edge; nodes and adapters may be NONE."""
 
@@ -140,7 +141,7 @@ def guides(communication: Communication) -> dict[tuple[int, int, int], tuple[Gui
 Key = tuple[int, int, int, int, int | None, Guide | None]
 
 
-@dataclass(frozen=True)
+@record
 class _Plan:
     """A leg before it is numbered: connections inside a host, or what surrounds one between adapters."""
 

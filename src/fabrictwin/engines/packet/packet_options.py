@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from fabrictwin.base.congestion_controls import (
@@ -14,6 +14,7 @@ from fabrictwin.base.congestion_controls import (
 )
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.grouped import grouped
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.cluster.spec.packet_section import forward_share
 from fabrictwin.cluster.spec.qos_section import Qos
@@ -40,7 +41,7 @@ def _refuse_other(key: str, value: str, known: tuple[str, ...]) -> None:
         )
 
 
-@dataclass(frozen=True)
+@record
 class Congestion:
     """The congestion control, and its parameters where there is a choice. Raises ConfigError."""
 
@@ -76,7 +77,7 @@ class Congestion:
         return congestion_control(name)
 
 
-@dataclass(frozen=True)
+@record
 class Transport:
     """The reliable transport. Raises ConfigError."""
 
@@ -101,7 +102,7 @@ class Transport:
         return LOCAL_ACK_TIMEOUT_PS << self.timeout if self.timeout else 0
 
 
-@dataclass(frozen=True)
+@record
 class Arbitration:
     """Lanes' turns at a port. Raises ConfigError."""
 
@@ -117,7 +118,7 @@ class Arbitration:
             raise ConfigError(f"got {self.vl_high_limit}, expected 0 to 255", key="vl_high_limit")
 
 
-@dataclass(frozen=True)
+@record
 class Lanes:
     """Virtual lanes or priorities, and what travels on each. Raises ConfigError."""
 
@@ -145,7 +146,7 @@ class Lanes:
             raise ConfigError(message, key="ets_weights")
 
 
-@dataclass(frozen=True)
+@record
 class Switching:
     """Buffers of switches, and what happens when they fill. Raises ConfigError."""
 
@@ -162,7 +163,7 @@ class Switching:
         _refuse_negative(self)
 
 
-@dataclass(frozen=True)
+@record
 class Hosts:
     """Bytes inside hosts. Raises ConfigError."""
 
@@ -177,7 +178,7 @@ class Hosts:
         _refuse_negative(self)
 
 
-@dataclass(frozen=True)
+@record
 class Limits:
     """What a run may take: sizes that it is refused above, parts, cores. Raises ConfigError."""
 
@@ -191,7 +192,7 @@ class Limits:
         _refuse_negative(self)
 
 
-@dataclass(frozen=True)
+@record
 class PacketOptions:
     """Options of a run, by what they decide. Raises ConfigError where a value is not one of those listed."""
 

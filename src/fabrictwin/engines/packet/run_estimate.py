@@ -8,14 +8,13 @@ out within 15% of what was counted, memory up to 25% above what was held.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.base.units import format_size
 from fabrictwin.engines.packet.packet_options import PacketOptions
 
 
-@dataclass(frozen=True)
+@record
 class PacketSize:
     """Packet-hops, messages and memory of a run."""
 

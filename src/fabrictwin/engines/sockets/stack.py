@@ -13,10 +13,10 @@ too small, traffic of others. Source: Cai et al., "Understanding Host Network St
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from fabrictwin import catalog
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 
 Cores = Literal["together", "apart", ""]
@@ -26,7 +26,7 @@ ENCAPSULATION_BYTES = 4  # of IPoIB
 LINK_MTU_BYTES = 4096  # into which adapters cut what connected mode sends
 
 
-@dataclass(frozen=True)
+@record
 class Processor:
     """Picoseconds of a core for each byte: all that sending takes, receiving without the copy, the copy."""
 
@@ -43,7 +43,7 @@ class Processor:
         return Processor(per_byte[0], per_byte[1] - per_byte[2], per_byte[2])
 
 
-@dataclass(frozen=True)
+@record
 class Costs:
     """Fixed costs of a stack in picoseconds; `far_copy` is a factor."""
 
@@ -65,7 +65,7 @@ class Costs:
         )
 
 
-@dataclass(frozen=True)
+@record
 class Wire:
     """Rate in bits a second, largest IP packet, and bytes around it."""
 
@@ -84,7 +84,7 @@ class Wire:
         return size * packet / self.payload_bytes * 8 * PS_PER_S / self.rate_bps
 
 
-@dataclass(frozen=True)
+@record
 class Ends:
     """The hosts: further namespaces that packets pass at each end, virtual machines, whether segments are cut and
     merged, whether bytes are read where they lie, and the reading core beside that of the interrupts.
@@ -115,7 +115,7 @@ def ends(path: Path, network: Network = "ethernet", cores: Cores = "") -> Ends:
     )
 
 
-@dataclass(frozen=True)
+@record
 class Stack:
     """Two hosts and what joins them."""
 

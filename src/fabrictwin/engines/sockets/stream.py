@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.sockets.stack import Stack
 
 USUAL_WRITE = 128 * 1024  # of iperf
 
 
-@dataclass(frozen=True)
+@record
 class Streams:
     """So many connections, served by so many threads at each end.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import read_text
 from fabrictwin.base.whole_numbers import read_json
 from fabrictwin.base.yamlfile import read_yaml
@@ -45,7 +45,7 @@ SOURCES = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Beside:
     """What a configuration leaves open: the model's config.json, the sequence length, tokens of the vocabulary."""
 
@@ -54,7 +54,7 @@ class Beside:
     vocabulary: int | None = None
 
 
-@dataclass(frozen=True)
+@record
 class ImportedConfig:
     """A `workload.training` section, the framework that it came from, and what of it has no effect here."""
 

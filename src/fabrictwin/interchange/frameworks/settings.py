@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError, quoted
+from fabrictwin.base.records import record
 from fabrictwin.base.whole_numbers import whole_or_none
 
 LARGEST = 10**12
 _WORDS = {"true": True, "false": False, "1": True, "0": False}
 
 
-@dataclass(frozen=True)
+@record
 class Setting:
     """A value as it was written."""
 

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.base.whole_numbers import whole_or_none
 
 MOST_WORDS = 100_000
@@ -21,7 +22,7 @@ _VARIABLE = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@record
 class Word:
     """A word of a command, and the line on which it was written."""
 

@@ -79,7 +79,7 @@ def _called(**options):
 
 
 def _entry(**options):
-    """Return a decorator of functions that Python calls: cached on disk, and loaded from there with little else."""
+    """Return a decorator of functions that Python calls: cached on disk, loaded from there with little else."""
     compiled = numba.njit(cache=True, nogil=True, **options)
 
     def decorate(function):

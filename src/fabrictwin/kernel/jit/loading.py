@@ -1,7 +1,7 @@
 """How what was compiled before is loaded: with what runs it, and without what would compile on from there.
 
-numba's own way first makes ready all that it could compile with, compiles the functions that count references, and
-reads the bitcode of every kernel beside its machine code: five sixths of the time. Machine code has the counting of
+numba's own way first makes ready all that it could compile with, a tenth of a second, compiles the functions that
+count references, and reads the bitcode of every kernel beside its machine code. Machine code has the counting of
 references in it; bitcode is read where a kernel that is compiled now links one that was loaded.
 """
 

@@ -10,11 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.base.inherited import inherited
+from fabrictwin.base.process.inherited import inherited
+from fabrictwin.base.records import record
 from fabrictwin.live import native_libraries
 from fabrictwin.live.clock.pace import ClockName
 from fabrictwin.live.exec import preloadable
@@ -27,7 +27,7 @@ SIGNALLED = 128  # and the signal's number: an exit code, as shells have them
 PATIENCE_S = 0.5  # between asking programs to end and ending them
 
 
-@dataclass(frozen=True)
+@record
 class Program:
     """A command, and the host that it runs on."""
 

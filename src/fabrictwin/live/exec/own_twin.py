@@ -7,12 +7,12 @@ import os
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fabrictwin.base.capabilities import Fidelity
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import writing
 from fabrictwin.live import native_libraries
 from fabrictwin.live.clock.pace import ClockName
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fabrictwin.live.server import Server
 
 
-@dataclass(frozen=True)
+@record
 class Wanted:
     """What is to be run: a command on one host, one on all, or those of a file."""
 

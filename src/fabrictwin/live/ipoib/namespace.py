@@ -14,10 +14,10 @@ import os
 import socket
 import struct
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 _TUN = "/dev/net/tun"
@@ -31,7 +31,7 @@ _QUEUE_PACKETS = 256  # as an IPoIB interface has them
 _NAME_BYTES = 16
 
 
-@dataclass(frozen=True)
+@record
 class Settings:
     """An interface as it comes up."""
 
@@ -41,7 +41,7 @@ class Settings:
     mtu: int
 
 
-@dataclass(frozen=True)
+@record
 class Namespace:
     """Descriptors of a network namespace, and of the interface in it that gives IP packets."""
 

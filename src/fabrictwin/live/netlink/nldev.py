@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
+from fabrictwin.base.records import record
 from fabrictwin.live import sysfs, wire
 from fabrictwin.live.context import Context
 from fabrictwin.live.netlink import nldev_abi as abi
@@ -34,7 +34,7 @@ class _Refusal(Exception):  # noqa: N818 - an errno for the program
         self.code = code
 
 
-@dataclass(frozen=True)
+@record
 class Devices:
     """What a program's netlink socket can be told of: a host's adapters, and who has opened them."""
 

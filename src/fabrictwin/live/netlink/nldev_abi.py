@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
+
+from fabrictwin.base.records import record
 
 HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port id
 ATTRIBUTE = struct.Struct("=HH")  # length, type
@@ -107,7 +108,7 @@ class Name(IntEnum):
     SYS_COPY_ON_FORK = 93
 
 
-@dataclass(frozen=True)
+@record
 class Request:
     """A message of a program: its operation and what it says by attribute."""
 

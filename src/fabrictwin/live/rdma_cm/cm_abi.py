@@ -6,6 +6,8 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
+from fabrictwin.base.records import record
+
 AF_INET, AF_INET6 = 2, 10
 
 
@@ -81,7 +83,7 @@ MULTICAST_QPN = 0xFFFFFF
 NO_INDEX = 0xFFFFFFFF
 
 
-@dataclass(frozen=True)
+@record
 class Address:
     """An IPv4 address and a port: `any` where it is 0.0.0.0."""
 

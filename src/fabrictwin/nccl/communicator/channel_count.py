@@ -6,8 +6,7 @@ Source: NCCL 2.30.7, 2.27.7, 2.21.5 and 2.18.3: src/graph/connect.cc (`ncclTopoP
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.nccl.constants import NET_GBPS_PER_CHANNEL, SENDS_PER_BATCH
 from fabrictwin.nccl.search.host_graphs import HostView
@@ -19,7 +18,7 @@ from fabrictwin.nccl.topology.system import LinkClass
 _NVLS_HOPPER, _NVLS_BLACKWELL, _NVLS_BLACKWELL_ONE_DOMAIN = 16, 32, 24
 
 
-@dataclass(frozen=True)
+@record
 class Limits:
     """Limits that settings put on numbers of channels."""
 

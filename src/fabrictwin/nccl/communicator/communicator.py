@@ -7,7 +7,6 @@ reads it, lowering follows it, the log prints it. Rates are GB/s (1e9 bytes) as 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from fabrictwin.base.arrays import I32
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.cluster.faults import HostCause
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.nccl.communicator import channel_count as counts
@@ -39,14 +39,14 @@ from fabrictwin.nccl.topology.net_devices import failure
 from fabrictwin.nccl.topology.topology_paths import Path
 
 
-@dataclass(frozen=True)
+@record
 class Rings:
     """[channels, ranks] ranks in ring order from rank 0 on; each sends to the next."""
 
     order: I32
 
 
-@dataclass(frozen=True)
+@record
 class Trees:
     """One tree a channel: [channels, ranks] the parent, and [channels, ranks, 3] the children; -1 is none.
 
@@ -57,7 +57,7 @@ class Trees:
     down: I32
 
 
-@dataclass(frozen=True)
+@record
 class NvlsTrees:
     """Two trees between hosts for each head of NVLink SHARP: [2, ranks] parents, [2, ranks, 2] children.
 
@@ -69,7 +69,7 @@ class NvlsTrees:
     down: I32
 
 
-@dataclass(frozen=True)
+@record
 class ConnectedChannels:
     """Channels of a communicator: of each kind their number, and the peers of ranks in them."""
 
@@ -82,7 +82,7 @@ class ConnectedChannels:
     nvls_trees: NvlsTrees | None  # absent on one host and without NVLS
 
 
-@dataclass(frozen=True)
+@record
 class NetworkState:
     """The network that a communicator takes, and what is wrong with it."""
 
@@ -91,7 +91,7 @@ class NetworkState:
     failure: Failure | None  # why the communicator would not come up; None where it does
 
 
-@dataclass(frozen=True)
+@record
 class Communicator:
     """Ranks that communicate, as NCCL sees them after `ncclCommInitRank`."""
 

@@ -7,13 +7,14 @@ peer memory module, adapters do not reach GPU memory and bytes are staged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from functools import cached_property
 
 import numpy as np
 
 from fabrictwin.base.arrays import I64
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE, Fabric
 from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.topology.net_devices import SOCKET
@@ -28,7 +29,7 @@ class Network(IntEnum):
     SOCKET = 1
 
 
-@dataclass(frozen=True)
+@record
 class Cause:
     """One thing that is wrong on some hosts; all where `hosts` is empty."""
 
@@ -36,7 +37,7 @@ class Cause:
     hosts: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
+@record
 class Conditions:
     """Conditions of one communicator's hosts."""
 

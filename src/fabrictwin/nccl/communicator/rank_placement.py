@@ -6,7 +6,6 @@ Hosts alike (in kind, GPUs in use, adapters up, network and what is wrong with t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.base.arrays import I32, place_of, starts_of
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.cluster.faults import HostCause
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.nccl.search.host_graphs import HostView, HostViews, Wanted
@@ -50,7 +50,7 @@ def rank_nodes(fabric: Fabric, ranks: int | Sequence[int] | I32 | None) -> I32:
     return nodes
 
 
-@dataclass(frozen=True)
+@record
 class RankPlacement:
     """Ranks on hosts. A communicator's nodes are hosts, or NVLink domains that span hosts."""
 
@@ -184,7 +184,7 @@ def _wanted(gpus: frozenset[int], ranks: int, *, collnet: bool, rules: Rules, se
     )
 
 
-@dataclass(frozen=True)
+@record
 class _Host:
     """A host of the fabric: its GPUs that take part, what it has of networks, a file that describes it instead."""
 

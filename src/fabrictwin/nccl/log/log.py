@@ -12,10 +12,10 @@ import io
 import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TextIO
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import open_to_write
 from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.settings.settings import Settings
@@ -24,7 +24,7 @@ LEVELS = {"VERSION": 1, "WARN": 2, "INFO": 3, "ABORT": 4, "TRACE": 5}
 FIRST_PROCESS = 4000
 
 
-@dataclass(frozen=True)
+@record
 class Line:
     """One line of one rank. `subsystems` empty: always. `place` is the source file that a warning names."""
 
@@ -35,7 +35,7 @@ class Line:
     place: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Processes:
     """Which process runs a rank: `per_process` ranks of a host share one."""
 

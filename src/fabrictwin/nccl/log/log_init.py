@@ -9,11 +9,11 @@ other than NCCL's own networks, profiling and registration.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE, Fabric, LinkKind
 from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.log.log import Line, Processes
@@ -45,7 +45,7 @@ INIT_GRAPHS = (
 )
 
 
-@dataclass(frozen=True)
+@record
 class Scene:
     """A communicator and what its log needs to know."""
 

@@ -8,7 +8,6 @@ each sort.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.base.arrays import I32, I64, Bool
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.engines.sockets.request import polled_step_ps
 from fabrictwin.engines.sockets.stack import Costs, Network, Processor, Stack, ends, wire
 from fabrictwin.fabric.fabric import NONE, Fabric
@@ -26,7 +26,7 @@ from fabrictwin.program.patterns import Edges
 from fabrictwin.program.program import HUBS, Connections, Seat
 
 
-@dataclass(frozen=True)
+@record
 class _Ends:
     """E edges: ranks, and where `known` the adapters that the graph found between their hosts."""
 

@@ -19,13 +19,12 @@ NCCL's channels that are alike, with the same head and tree, are one channel her
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.arrays import I8, I32, I64, starts_of
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.lowering.tasks import Task
@@ -41,7 +40,7 @@ _PATTERN = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Made:
     """Channels, without their chunks yet."""
 

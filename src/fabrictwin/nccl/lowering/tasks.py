@@ -6,10 +6,10 @@ reduce-scatter, all-to-all, gather and scatter the buffer that holds the blocks 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.records import record
 
 Kind = Literal[
     "all_reduce",
@@ -35,7 +35,7 @@ COLLECTIVE = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Task:
     """One operation. Raises ConfigError for what cannot be one."""
 

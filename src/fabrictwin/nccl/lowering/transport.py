@@ -21,13 +21,13 @@ NCCL 2.30.7, src/transport and src/graph/paths.cc.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
 from fabrictwin.base.arrays import I8, I32
 from fabrictwin.base.errors import ConfigError, SimulatedError
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
 from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.communicator.host_conditions import Conditions, Network
@@ -52,7 +52,7 @@ class Transport(IntEnum):
     IN_SWITCH = 6
 
 
-@dataclass(frozen=True)
+@record
 class Route:
     """One connection: fabric nodes and adapters, NONE where a stage is left out."""
 

@@ -11,12 +11,13 @@ Source: NCCL 2.30.7, 2.21.5 and 2.18.3, src/graph/search.cc.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.nccl.constants import INTEL_OVERHEAD, LOCAL_GBPS
 from fabrictwin.nccl.topology.graph_types import PathType, Pattern
@@ -26,7 +27,7 @@ from fabrictwin.nccl.topology.topology_paths import PathTable
 FOUND_BEST = -1  # steps left once nothing better can be found
 
 
-@dataclass(frozen=True)
+@record
 class Channels:
     """Channels asked for, and those found. GPUs and adapters are device numbers of the system."""
 

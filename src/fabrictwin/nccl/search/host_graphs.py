@@ -5,10 +5,10 @@ Hosts of one kind, with the same GPUs in use and the same state, have the same g
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 from fabrictwin.base.arrays import I32
+from fabrictwin.base.records import record
 from fabrictwin.nccl.search.graph_search import Channels, Search
 from fabrictwin.nccl.search.search_cache import cached_channels
 from fabrictwin.nccl.search.search_order import Relaxation
@@ -18,7 +18,7 @@ from fabrictwin.nccl.topology.system import System
 from fabrictwin.nccl.topology.topology_paths import PathTable, Policy
 
 
-@dataclass(frozen=True)
+@record
 class Wanted:
     """The graphs that the search is to look for."""
 
@@ -76,7 +76,7 @@ class HostView:
         return {algorithm: channels for algorithm, channels in found.items() if channels.count}
 
 
-@dataclass(frozen=True)
+@record
 class HostViews:
     """The hosts of a communicator by kind."""
 

@@ -7,9 +7,8 @@ after an optional one for all: `ring;allreduce:tree,nvls;broadcast:^ring` (NCCL 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.records import record
 from fabrictwin.nccl.settings.version import Version, version_of
 
 COLLECTIVES = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")  # NCCL's order
@@ -18,7 +17,7 @@ PROTOCOLS = ("LL", "LL128", "Simple")
 PER_COLLECTIVE_SINCE = version_of("2.24")
 
 
-@dataclass(frozen=True)
+@record
 class Selection:
     """A list's word on each name: [collective][name] True allowed, False not, None where it says nothing."""
 

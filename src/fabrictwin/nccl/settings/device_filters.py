@@ -8,10 +8,11 @@ everything but what starts so, `^=mlx5_3` everything but that one (`NCCL_IB_HCA`
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from fabrictwin.base.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Entry:
     name: str
     port: int | None = None
@@ -19,7 +20,7 @@ class Entry:
     plane: int | None = None
 
 
-@dataclass(frozen=True)
+@record
 class DeviceFilter:
     """Which devices a list lets through."""
 

@@ -5,8 +5,7 @@ Read in the public sources of 2.18.3 to 2.30.7 (src/graph, src/transport/nvls.cc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from fabrictwin.base.records import record
 from fabrictwin.nccl.constants import (
     BLACKWELL_INTER,
     BLACKWELL_INTRA,
@@ -19,7 +18,7 @@ from fabrictwin.nccl.constants import (
 Release = tuple[int, int]
 
 
-@dataclass(frozen=True)
+@record
 class Rules:
     """The rules of one release."""
 

@@ -9,13 +9,14 @@ files that are named to it. Defaults, and the releases in which they changed, ar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.records import record
 from fabrictwin.nccl.settings.algorithm_selection import Selection
 from fabrictwin.nccl.settings.device_filters import DeviceFilter
 from fabrictwin.nccl.settings.variable_values import Note, Reading
@@ -27,7 +28,7 @@ DEFAULT_SUBSYSTEMS = frozenset(("INIT", "BOOTSTRAP", "ENV"))
 DEFAULT_RELEASE = version_of(DEFAULT)
 
 
-@dataclass(frozen=True)
+@record
 class Settings:
     """The settings that NCCL goes by. Made by `read_settings`."""
 

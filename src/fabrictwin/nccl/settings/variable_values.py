@@ -7,9 +7,9 @@ is 0; levels are names or the numbers from before they had names; lists are in `
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from fabrictwin.base.errors import did_you_mean
+from fabrictwin.base.records import record
 from fabrictwin.nccl.settings.algorithm_selection import ALGORITHMS, PROTOCOLS, Selection, select
 from fabrictwin.nccl.settings.device_filters import DeviceFilter, device_filter
 from fabrictwin.nccl.settings.version import Version
@@ -26,7 +26,7 @@ SUBSYSTEMS = (
 _INT64 = 2**63
 
 
-@dataclass(frozen=True)
+@record
 class Note:
     """Something about a variable that its writer should know."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fabrictwin.base.errors import SimulatedError
+from fabrictwin.base.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Failure:
     """Why a communicator does not come up, as NCCL's log has it."""
 

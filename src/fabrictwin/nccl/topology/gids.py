@@ -18,8 +18,7 @@ Sources: NCCL 2.18 to 2.30 (transport/net_ib, misc/ibvwrap.cc), Linux drivers/in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from fabrictwin.base.records import record
 from fabrictwin.cluster.faults import HostCause
 from fabrictwin.nccl.settings.settings import Settings
 from fabrictwin.nccl.settings.version import version_of
@@ -29,7 +28,7 @@ ROUTED = 3  # RoCE v2 of the IPv4 address
 MOST = 3
 
 
-@dataclass(frozen=True)
+@record
 class Gid:
     index: int
 

@@ -5,10 +5,10 @@ Rates are GB/s (1e9 bytes) as NCCL prints them. Values and their order are NCCL'
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 from fabrictwin.base.arrays import I32
+from fabrictwin.base.records import record
 from fabrictwin.kernel.codes import PathType as PathType
 from fabrictwin.kernel.codes import Pattern as Pattern
 
@@ -29,7 +29,7 @@ class Protocol(IntEnum):
     SIMPLE = 2
 
 
-@dataclass(frozen=True)
+@record
 class Graph:
     """The channels found for one pattern, inside each host (`ncclTopoGraph`).
 

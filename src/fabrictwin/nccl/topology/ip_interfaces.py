@@ -9,10 +9,11 @@ NCCL_SOCKET_FAMILY=AF_INET6 it takes their IPv6 addresses: every interface has a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE, Fabric, LinkKind
 from fabrictwin.nccl.constants import MOST_INTERFACES
 from fabrictwin.nccl.settings.settings import Settings
@@ -20,7 +21,7 @@ from fabrictwin.nccl.settings.settings import Settings
 MANAGEMENT = "eth0"
 
 
-@dataclass(frozen=True)
+@record
 class Interface:
     name: str
     address: str

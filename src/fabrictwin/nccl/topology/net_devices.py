@@ -12,11 +12,11 @@ troubleshooting.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.base.records import record
 from fabrictwin.cluster.faults import HostCause
 from fabrictwin.fabric.fabric import NONE, Fabric, LinkKind, NodeKind
 from fabrictwin.nccl.constants import BUFFER_BYTES
@@ -29,7 +29,7 @@ from fabrictwin.nccl.topology.ip_interfaces import chosen, interfaces
 IB, SOCKET = "IB", "Socket"
 
 
-@dataclass(frozen=True)
+@record
 class HostNetwork:
     """The network devices that NCCL finds on one host."""
 

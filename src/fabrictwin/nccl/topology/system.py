@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE
 
 
@@ -37,7 +38,7 @@ class LinkClass(IntEnum):
     NET = 10
 
 
-@dataclass(frozen=True)
+@record
 class Processor:
     """A processor as CPUID names it; NCCL has rules for some."""
 
@@ -55,7 +56,7 @@ class Processor:
         return self.arch == "x86_64" and self.vendor == "AuthenticAMD"
 
 
-@dataclass(frozen=True)
+@record
 class NetPort:
     """A network port of an adapter, as its driver reports it."""
 
@@ -66,7 +67,7 @@ class NetPort:
     coll: bool = False  # can take part in reductions of switches
 
 
-@dataclass(frozen=True)
+@record
 class Device:
     """One node of the graph."""
 
@@ -80,7 +81,7 @@ class Device:
     net: NetPort = NetPort()
 
 
-@dataclass(frozen=True)
+@record
 class Link:
     """One direction of a link. Parallel links are one, their bandwidth added."""
 
@@ -90,7 +91,7 @@ class Link:
     bw: float  # GB/s
 
 
-@dataclass(frozen=True)
+@record
 class System:
     """Devices and links; a device's own links are in the order in which NCCL looks at them."""
 

@@ -10,9 +10,9 @@ Source: NCCL 2.30.7 and 2.18.3, src/graph/paths.cc and topo.cc (`ncclTopoGetLoca
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.nccl.constants import LOCAL_GBPS
 from fabrictwin.nccl.settings.release_rules import Rules
@@ -31,7 +31,7 @@ class Path(NamedTuple):
 NO_PATH = Path(PathType.DIS, 0.0, ())
 
 
-@dataclass(frozen=True)
+@record
 class Policy:
     """The rules for detours, from settings and the state of the host."""
 

@@ -6,8 +6,8 @@ Source: src/graph/tuning.cc of the release that is asked for.
 from __future__ import annotations
 
 from ctypes import c_float
-from dataclasses import dataclass
 
+from fabrictwin.base.records import record
 from fabrictwin.nccl.settings.algorithm_selection import ALGORITHMS, COLLECTIVES, PROTOCOLS
 from fabrictwin.nccl.settings.settings import Settings
 from fabrictwin.nccl.topology.graph_types import Algorithm, Graph, PathType, Pattern, Protocol
@@ -19,7 +19,7 @@ P = Protocol
 Table = dict[tuple[str, Algorithm, Protocol], float]
 
 
-@dataclass(frozen=True)
+@record
 class HostHardware:
     """GPUs and processors of a communicator's hosts, as far as the cost model tells them apart."""
 
@@ -33,7 +33,7 @@ class HostHardware:
         return self.cpu != "arm"
 
 
-@dataclass(frozen=True)
+@record
 class CommunicatorShape:
     """A communicator as the cost model sees it."""
 

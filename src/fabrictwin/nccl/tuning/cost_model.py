@@ -8,8 +8,7 @@ POWER's exception for trees over PCIe, a CUDA 11.8 exception of two ranks, tuner
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from fabrictwin.base.records import record
 from fabrictwin.nccl.constants import CORRECTIONS, LEAST_CORRECTED_BYTES
 from fabrictwin.nccl.settings.algorithm_selection import COLLECTIVES, PROTOCOLS
 from fabrictwin.nccl.settings.settings import Settings
@@ -30,7 +29,7 @@ KEYS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", 
 GATHERS = ("AllGather", "ReduceScatter")
 
 
-@dataclass(frozen=True)
+@record
 class Tables:
     """µs and GB/s of each algorithm and protocol of a collective; a bandwidth of 0 is one that cannot be."""
 
@@ -112,7 +111,7 @@ def generation(capability: int) -> str:
     return "volta"
 
 
-@dataclass(frozen=True)
+@record
 class _Model:
     """One cell of the tables."""
 

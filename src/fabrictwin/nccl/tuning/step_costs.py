@@ -9,7 +9,7 @@ themselves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from fabrictwin import catalog
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.cluster.spec.calibration_file import CollectiveCorrections
 from fabrictwin.fabric.fabric import Fabric
@@ -27,7 +28,7 @@ Three = tuple[float, float, float]  # LL, LL128, Simple
 DEVICE = "nccl-tests"  # the caller that keeps the GPU's queue full: times are the device's own
 
 
-@dataclass(frozen=True)
+@record
 class CostsInside:
     """CostsInside a host, or a rack that is one NVLink domain. Times in µs."""
 
@@ -52,7 +53,7 @@ class CostsInside:
     own_reduced: float  # the same of an all-reduce
 
 
-@dataclass(frozen=True)
+@record
 class CostsBetween:
     """CostsBetween hosts. Times in µs."""
 
@@ -66,7 +67,7 @@ class CostsBetween:
     base: float  # once, where several hosts take part: meeting, the proxies' start
 
 
-@dataclass(frozen=True)
+@record
 class StepCosts:
     """The step costs of one communicator."""
 
@@ -162,7 +163,7 @@ class StepCosts:
         }
 
 
-@dataclass(frozen=True)
+@record
 class Calibration:
     """All fitted figures, by generation of GPUs and kind of network."""
 

@@ -8,9 +8,9 @@ would have less than its threshold of bytes, and since 2.22 channels that would 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.records import record
 from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.constants import ELEMENT_BYTES, MOST_THREADS, REDUCTIONS, WARP_THREADS
 from fabrictwin.nccl.settings.algorithm_selection import COLLECTIVES
@@ -32,7 +32,7 @@ _NVLS = {
 _COLLNET_OPERATIONS = ("sum", "min", "max", "avg", "mulsum")
 
 
-@dataclass(frozen=True)
+@record
 class Call:
     """One collective as it is called; `nbytes` is what NCCL counts: the larger of all sent or received."""
 
@@ -42,7 +42,7 @@ class Call:
     operation: str = "sum"
 
 
-@dataclass(frozen=True)
+@record
 class Choice:
     """The algorithm, protocol and channels that NCCL would run a collective with."""
 

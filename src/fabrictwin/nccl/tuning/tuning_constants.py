@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from fabrictwin.base.nested import laid_over
+from fabrictwin.base.records import record
 from fabrictwin.nccl.settings.version import Version, version_of
 
 Row = tuple[float, float, float]
@@ -15,7 +15,7 @@ ByAlgorithm = dict[str, Row]  # [LL, LL128, Simple] µs
 ByGeneration = dict[str, Row]  # [1 host, 2 hosts, more] GB/s
 
 
-@dataclass(frozen=True)
+@record
 class Rules:
     """Rules by which releases differ in more than a number; the values are explained in the file."""
 
@@ -49,7 +49,7 @@ class Rules:
     pat_share: float
 
 
-@dataclass(frozen=True)
+@record
 class Constants:
     """One release's cost model."""
 

@@ -14,11 +14,10 @@ one state by fixed priority: first compute, then communication, then waiting.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from fabrictwin.base.arrays import I16, I32, I64, ranges
+from fabrictwin.base.records import record
 from fabrictwin.program.program import OpKind, Program
 from fabrictwin.trace.trace import Trace
 
@@ -27,7 +26,7 @@ COMMUNICATION_ORDER = ("tp", "cp", "ep", "pp", "dp")
 BUBBLE = "bubble"
 
 
-@dataclass(frozen=True)
+@record
 class State:
     """Something an actor can be found doing. `kind` is compute, communication or bubble."""
 
@@ -40,7 +39,7 @@ class State:
         return f"exposed_{self.category}" if self.kind == "communication" else self.category
 
 
-@dataclass(frozen=True)
+@record
 class StateColumns:
     """When actors were in a state, as columns."""
 
@@ -54,14 +53,14 @@ class StateColumns:
         return len(self.actor)
 
 
-@dataclass(frozen=True)
+@record
 class Intervals(StateColumns):
     """What actors had under way: one row an operation and actor that takes part in it."""
 
     operation: I64
 
 
-@dataclass(frozen=True)
+@record
 class Occupancy(StateColumns):
     """The sweep's result, rows by actor and then time: each actor's rows cover 0 .. end without gap or overlap."""
 

@@ -8,12 +8,12 @@ unmerged, as a close-up. Times are nanoseconds from the start of the step, as di
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fabrictwin.base.arrays import I16, I64
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_NS
 from fabrictwin.program.program import NONE, Program
 from fabrictwin.report.breakdown import Breakdown
@@ -89,7 +89,7 @@ def _coarse(occupied: Occupancy, start: I64, state: I16, end_ps: int, bins: int)
     return edges[:-1][new].astype(np.int64), chosen[new]
 
 
-@dataclass(frozen=True)
+@record
 class _Merged:
     track: I64
     start: I64

@@ -6,16 +6,15 @@ An actor has a track for compute and one for each category of communication. Whe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from fabrictwin.base.arrays import I32, I64
+from fabrictwin.base.records import record
 from fabrictwin.program.program import Program
 from fabrictwin.report.timeline.intervals import Intervals
 
 
-@dataclass(frozen=True)
+@record
 class Track:
     """One track of one actor; `lane` counts from 0 among tracks of the same name."""
 
@@ -30,7 +29,7 @@ class Track:
         return base if self.lane == 0 else f"{base} {self.lane + 1}"
 
 
-@dataclass(frozen=True)
+@record
 class Slices:
     """Slices as columns, by track and then time. They never overlap on a track."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.routing.check.judge import Judgement
 from fabrictwin.routing.engines.filling import Tables
 from fabrictwin.routing.engines.registry import OPENSM, compute
@@ -23,7 +24,7 @@ COUNTERPART = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Beside:
     """What another engine's tables do on the same fabric. Gains are shares of the congestion that it saves."""
 

@@ -6,10 +6,9 @@ compared.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.filling import Tables
 from fabrictwin.routing.graph.switch_tiers import planes
@@ -18,7 +17,7 @@ from fabrictwin.routing.graph.switches import Lids, Switches
 EXAMPLES = 10
 
 
-@dataclass(frozen=True)
+@record
 class Difference:
     """Paths lead from a switch with endpoints to an endpoint's base LID."""
 

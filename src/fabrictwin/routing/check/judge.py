@@ -18,12 +18,12 @@ queues do are not judged here; the engines of `simulate/` show those.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from fabrictwin.base.arrays import F64, I32, I64, U8, Bool
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.filling import Tables, own_lanes
 from fabrictwin.routing.engines.routing_options import MOST_LANES
@@ -34,7 +34,7 @@ PATHS_A_SLICE = 500_000  # walked in a tenth of a second
 FLOWS_AT_MOST = 20_000_000  # paths walked for shifts unless more are asked for: a few seconds
 
 
-@dataclass(frozen=True)
+@record
 class Deadlock:
     """`cycle` names the links that wait for each other in a circle, in virtual lane `lane`; empty where free."""
 
@@ -43,7 +43,7 @@ class Deadlock:
     cycle: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class AllToAll:
     """Paths through links between switches if every adapter sends to every other one."""
 
@@ -54,7 +54,7 @@ class AllToAll:
     relative: float  # worst, over what an adapter's own link carries; above 1 the network is the bottleneck
 
 
-@dataclass(frozen=True)
+@record
 class Permutations:
     """Congestion of `looked_at` of `possible` permutations; 1 is none."""
 
@@ -66,7 +66,7 @@ class Permutations:
     free: int  # permutations in which no two paths share a link
 
 
-@dataclass(frozen=True)
+@record
 class Judgement:
     """What tables do. Pairs are ordered pairs of endpoints in the same subnet; hops are links between switches."""
 
@@ -94,7 +94,7 @@ class Judgement:
         return not self.unreached and self.deadlock_all.free
 
 
-@dataclass(frozen=True)
+@record
 class Ends:
     """Adapters as permutations take them."""
 
@@ -102,7 +102,7 @@ class Ends:
     order: I32 | None = None  # endpoints (adapters); otherwise that of the tree
 
 
-@dataclass(frozen=True)
+@record
 class Owners:
     """LIDs that have an owner, switches' own first, then endpoints' in order of switch and port. K in all."""
 
@@ -181,7 +181,7 @@ def shift_sample(adapters: int, most: int | None) -> I32:
     return np.unique(np.linspace(1, possible, most).round()).astype(np.int32)
 
 
-@dataclass(frozen=True)
+@record
 class _Paths:
     """Paths of a table from every switch with endpoints to every LID."""
 
@@ -363,7 +363,7 @@ def _summary(worst: F64, total: F64, flows: int, possible: int) -> Permutations:
     )
 
 
-@dataclass(frozen=True)
+@record
 class _Senders:
     """Adapters that permutations are of: LID, switch (row) and port number there, subnet."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from fabrictwin.base.arrays import I32, U8
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.routing_options import Options
 from fabrictwin.routing.graph.switches import Lids, Switches
@@ -18,7 +19,7 @@ NO_PORT = 255  # LFT entry of a destination that cannot be reached
 NO_LANES = np.zeros((0, 0), np.uint8)  # all paths share lane 0
 
 
-@dataclass(frozen=True)
+@record
 class Tables:
     """What an engine yields.
 

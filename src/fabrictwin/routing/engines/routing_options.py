@@ -7,13 +7,14 @@ The files are OpenSM's: a root GUID file has one GUID a line, a port weight file
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
 
 from fabrictwin.base.arrays import I32
 from fabrictwin.base.errors import ConfigError, quoted
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import read_text
 from fabrictwin.base.whole_numbers import whole, whole_or_none
 from fabrictwin.routing.graph.switches import MAX_LMC, Switches
@@ -23,7 +24,7 @@ MOST_LANES = 15  # virtual lanes for data; VL 15 is management's
 DATA_VLS = 8  # what most switches of the field offer
 
 
-@dataclass(frozen=True)
+@record
 class Options:
     """`roots` are GUIDs of the switches at the top; `weights` what a link counts, by (GUID, port) of its start."""
 

@@ -5,16 +5,15 @@ Ethernet switches forward by them; adaptive routing and spraying choose among th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from fabrictwin.base.arrays import I32, U8
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.graph.switches import Switches
 
 
-@dataclass(frozen=True)
+@record
 class Groups:
     """Sets of ports on shortest paths, shared by all destinations that have the same set."""
 

@@ -18,11 +18,10 @@ alone is the root: then there is always a way, over that root.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from fabrictwin.base.arrays import I32, I64, U8, Bool
+from fabrictwin.base.records import record
 from fabrictwin.routing.graph.switches import Switches
 
 FAR = 1 << 30
@@ -30,7 +29,7 @@ ASTRAY_AT_MOST = 0.01  # of pairs of adapters
 LEVEL_AT_MOST = 0.01  # of links
 
 
-@dataclass(frozen=True)
+@record
 class Tiers:
     """An up/down orientation of the switch graph."""
 

@@ -10,7 +10,7 @@ Several subnets may lie side by side in one graph: rows of different planes are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 import numpy as np
@@ -18,13 +18,14 @@ import numpy.typing as npt
 
 from fabrictwin.base.arrays import I32, I64, U64, Bool, place_of, starts_of
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind
 
 LAST_UNICAST_LID = 0xBFFF  # InfiniBand Architecture 4.1.1: unicast LIDs are 0x0001 to 0xBFFF
 MAX_LMC = 7  # three bits in PortInfo
 
 
-@dataclass(frozen=True)
+@record
 class Switches:
     """The switch graph of all planes. S switches are rows, E directed links edges, X endpoints."""
 
@@ -100,7 +101,7 @@ class Switches:
         )
 
 
-@dataclass(frozen=True)
+@record
 class SwitchColumns:
     """Switches by name and GUID; without `system_guid` every switch is a system."""
 
@@ -109,7 +110,7 @@ class SwitchColumns:
     system_guid: npt.ArrayLike | None = None
 
 
-@dataclass(frozen=True)
+@record
 class CableColumns:
     """Cables between switches, each once, its ends (row and port number) in either order."""
 
@@ -119,7 +120,7 @@ class CableColumns:
     peer_number: npt.ArrayLike
 
 
-@dataclass(frozen=True)
+@record
 class EndpointColumns:
     """Endpoints in the order in which their LIDs are wanted: the switch's row and port number that each hangs on.
 
@@ -186,7 +187,7 @@ def _loops(row: npt.NDArray[np.int64], number: npt.NDArray[np.int64], other: npt
     return np.unique(ends, axis=0).astype(np.int32)
 
 
-@dataclass(frozen=True)
+@record
 class _Edges:
     """Edges as a CSR over rows, in order of port: columns as in `Switches`."""
 
@@ -282,7 +283,7 @@ def _routers(fabric: Fabric, node: I32) -> Bool | None:
     return np.isin(fabric.node_guid[node], np.array(guids, np.uint64)) if guids else None
 
 
-@dataclass(frozen=True)
+@record
 class Lids:
     """Base LIDs. An endpoint owns `1 << lmc` LIDs from its base upwards, a switch one. 0 where there is none."""
 

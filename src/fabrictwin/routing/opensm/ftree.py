@@ -13,13 +13,13 @@ rank), its tables differ from run to run; their order here is by port.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fabrictwin.base.arrays import I32, I64, Bool, starts_of
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.routing.engines.filling import Tables, refuse
 from fabrictwin.routing.engines.routing_options import Options
 from fabrictwin.routing.graph.switches import Lids, Switches
@@ -36,7 +36,7 @@ DOWN, SIDE, UP = 0, 1, 2
 Tuple = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class _Group:
     """Cables of a switch to one neighbour: edges by port number."""
 
@@ -44,7 +44,7 @@ class _Group:
     edges: list[int]
 
 
-@dataclass(frozen=True)
+@record
 class _Ranked:
     """A subnet with ranks, and each switch's groups by part (down, side, up), in the order of port numbers."""
 

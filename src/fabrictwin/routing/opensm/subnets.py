@@ -8,12 +8,13 @@ destinations their turn. (opensm 3.3.23: osm_ucast_mgr.c, osm_lid_mgr.c, cl_map.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fabrictwin.base.arrays import I32, I64, U8, U64, place_of, starts_of
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.engines.filling import blank_tables
 from fabrictwin.routing.engines.routing_options import Options
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from fabrictwin.kernel.routing.port_counters import Wanted
 
 
-@dataclass(frozen=True)
+@record
 class Subnet:
     """What one OpenSM sees. Its switches are rows in the order of OpenSM's tables."""
 

@@ -7,12 +7,12 @@ goes on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 import numpy as np
 
+from fabrictwin.base.records import record
 from fabrictwin.serving.scheduler.request import BlockKeys
 
 Integers = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -32,7 +32,7 @@ def _places(base: int, start: int, stop: int) -> list[int]:
     return list(range(base + start, base + stop))
 
 
-@dataclass(frozen=True)
+@record
 class Unshared:
     """Requests that have nothing in common."""
 
@@ -41,7 +41,7 @@ class Unshared:
         return partial(_places, OWN + (index << OUTPUT_BITS))
 
 
-@dataclass(frozen=True)
+@record
 class Conversations:
     """Requests whose first `shared` tokens are those of a prefix, and all others those of a conversation.
 
@@ -65,7 +65,7 @@ class Conversations:
         return keys
 
 
-@dataclass(frozen=True)
+@record
 class HashedBlocks:
     """Prompts as chains of hashed blocks of `tokens` each, larger than those of the server.
 
@@ -103,7 +103,7 @@ class HashedBlocks:
         return keys
 
 
-@dataclass(frozen=True)
+@record
 class Demand:
     """Requests in order of arrival.
 

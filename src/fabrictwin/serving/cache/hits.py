@@ -8,12 +8,12 @@ can only shorten the others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from fabrictwin.base.records import record
 from fabrictwin.serving.cache.pool import NO_BLOCK, BlockPool
 
 
-@dataclass(frozen=True)
+@record
 class Hit:
     """Blocks found for a request, by group of layers, and what they cover.
 

@@ -6,8 +6,7 @@ window moves on. Left out: groups with different block sizes, Mamba state, cross
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from fabrictwin.base.records import record
 from fabrictwin.kernel.codes import NONE
 from fabrictwin.serving.cache.hits import Hit, PrefixSearch, window_blocks
 from fabrictwin.serving.cache.pool import NO_BLOCK, BlockPool
@@ -15,7 +14,7 @@ from fabrictwin.serving.scheduler.release import Release
 from fabrictwin.serving.scheduler.request import Request
 
 
-@dataclass(frozen=True)
+@record
 class CacheLayout:
     """Memory of an engine for KV, and how layers share it.
 

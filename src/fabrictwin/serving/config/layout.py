@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.base.arrays import I32, place_of
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.build_blueprint import build
@@ -42,7 +43,7 @@ PADDING_RELEASES, PADDING_CAPABILITY = ("0.12",), 90
 DEEPEP: dict[str, Mode] = {"deepep_low_latency": "low latency", "deepep_high_throughput": "normal"}
 
 
-@dataclass(frozen=True)
+@record
 class Machine:
     """GPUs of a cluster: type of their hosts and their own, how many a host has, how many hosts; its blueprint."""
 

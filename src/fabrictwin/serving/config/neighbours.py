@@ -8,12 +8,12 @@ the links that they leave, and each of them once more on what the server leaves.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from fabrictwin.base.arrays import F64, I32
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_MS
 from fabrictwin.cluster.spec.spec import Spec, load_spec
 from fabrictwin.engines.base.play import play
@@ -31,7 +31,7 @@ SLICES = 16
 KEY = "workload.serving.neighbours"
 
 
-@dataclass(frozen=True)
+@record
 class Beside:
     """A neighbour's time alone and beside the server: a job's step, or a server's mean time per token, ms."""
 
@@ -41,7 +41,7 @@ class Beside:
     beside_ms: float
 
 
-@dataclass(frozen=True)
+@record
 class JobBeside:
     """A job on the server's cluster."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.serving.cache.manager import CacheLayout, KvCache
@@ -37,7 +37,7 @@ OTHER_MEMORY = 1.5 * GIB
 LONGEST_DEFAULT = 131072
 
 
-@dataclass(frozen=True)
+@record
 class Server:
     """A server that is ready to run.
 

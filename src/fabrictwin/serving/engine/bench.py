@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from fabrictwin.base.errors import SimulatedError
+from fabrictwin.base.records import record
 from fabrictwin.serving.arrivals.demand import Demand, Integers
 from fabrictwin.serving.engine.lockstep import Engine
 from fabrictwin.serving.engine.replica import NEVER
@@ -23,7 +23,7 @@ from fabrictwin.serving.scheduler.request import Request, no_keys
 from fabrictwin.serving.scheduler.scheduler import Scheduler
 
 
-@dataclass(frozen=True)
+@record
 class Served:
     """Deliveries as the client saw them, in arrays by request or by delivery; times in picoseconds from the start.
 

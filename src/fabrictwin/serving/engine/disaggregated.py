@@ -12,13 +12,14 @@ import heapq
 from dataclasses import dataclass, field
 
 from fabrictwin.base.arrays import I32
+from fabrictwin.base.records import record
 from fabrictwin.serving.engine.replica import NEVER, Replica
 from fabrictwin.serving.network.kv_transfer import KvNetwork
 from fabrictwin.serving.scheduler.request import Remote, Request
 from fabrictwin.serving.scheduler.scheduler import Scheduler
 
 
-@dataclass(frozen=True)
+@record
 class Side:
     """Engines of one side, and the GPUs of each one's ranks."""
 
@@ -30,7 +31,7 @@ class Side:
         return min(range(len(self.engines)), key=lambda place: self.engines[place].load)
 
 
-@dataclass(frozen=True)
+@record
 class Handover:
     """Times between both sides, picoseconds: the proxy's, and how long blocks are kept for who does not ask."""
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from fabrictwin.base.records import record
 from fabrictwin.serving.scheduler.batch import Batch, Returned
 from fabrictwin.serving.scheduler.request import Request
 from fabrictwin.serving.scheduler.scheduler import Scheduler
@@ -25,7 +25,7 @@ Accepted = Callable[[Request, int], int]
 """Drafts of a request that are accepted, of as many."""
 
 
-@dataclass(frozen=True)
+@record
 class HostTimes:
     """Times that the host adds to a step, picoseconds.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from fabrictwin.base.arrays import I32
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import read_text
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.nccl.communicator.communicator import initialise
@@ -33,7 +33,7 @@ LINES = 4
 """Lines of NCCL's log that are shown."""
 
 
-@dataclass(frozen=True)
+@record
 class Finding:
     """One thing that a launch meets."""
 
@@ -41,7 +41,7 @@ class Finding:
     text: str
 
 
-@dataclass(frozen=True)
+@record
 class Check:
     """A judged launch: findings, and what a benchmark would print of it, None where vLLM does not start."""
 

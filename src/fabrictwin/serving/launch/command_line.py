@@ -10,10 +10,10 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError, quoted
+from fabrictwin.base.records import record
 from fabrictwin.base.whole_numbers import whole
 from fabrictwin.serving.launch.options import Option, find_option
 from fabrictwin.serving.scheduler.release import NAMES
@@ -128,7 +128,7 @@ LEFT_OUT = {
 LEVEL = re.compile(r"-O(=?[0-3]|\..+)?")
 
 
-@dataclass(frozen=True)
+@record
 class Launch:
     """Commands that start one server.
 

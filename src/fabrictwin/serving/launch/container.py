@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.base.yamlfile import read_yaml
 
 KUBERNETES_RDMA = ("rdma/", "nvidia.com/mlnx", "nvidia.com/sriov", "vpc.amazonaws.com/efa")
 
 
-@dataclass(frozen=True)
+@record
 class Container:
     """Containers that a server runs in, all alike.
 

@@ -9,12 +9,12 @@ none, nor has a `bool`, which `--no-` in front denies.
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.records import record
 from fabrictwin.serving.scheduler.release import NAMES
 
 Takes = Literal["one", "several", "optional", "switch", "bool"]
@@ -22,7 +22,7 @@ TABLE = Path(__file__).with_name("options.csv")
 SWAPPED = {"enable": "disable", "disable": "enable"}
 
 
-@dataclass(frozen=True)
+@record
 class Option:
     """An option of a release's parser.
 

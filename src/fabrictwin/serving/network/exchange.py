@@ -7,17 +7,16 @@ since those which share the fullest link share it evenly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from fabrictwin.base.arrays import F64, I32
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.fabric.memory_paths import PathFinder
 from fabrictwin.twin.twin import Twin
 
 
-@dataclass(frozen=True)
+@record
 class Exchange:
     """A pattern of messages on its links.
 

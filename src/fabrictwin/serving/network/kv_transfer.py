@@ -24,13 +24,14 @@ known what it took on that virtual machine, the 68 us by which its call was slow
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import Literal
 
 import numpy as np
 
 from fabrictwin.base.arrays import I32
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.messages import EventKind, FlowOptions, Message, Opcode, Posting
@@ -51,7 +52,7 @@ Event = tuple[int, int]
 """When a transfer is through, and its number."""
 
 
-@dataclass(frozen=True)
+@record
 class KvLayout:
     """KV of one block on a decoding rank, and how ranks of both sides share it.
 
@@ -89,7 +90,7 @@ def runs(source: list[int], target: list[int]) -> int:
     return len(source) - int(steps.sum())
 
 
-@dataclass(frozen=True)
+@record
 class Descriptors:
     """What a connection posts for a transfer.
 

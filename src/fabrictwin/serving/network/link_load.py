@@ -7,11 +7,10 @@ them (max-min fairness among as many as send there). Each runs at its own pace: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from fabrictwin.base.arrays import F64
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.twin.twin import Twin
 
@@ -24,7 +23,7 @@ Phase = tuple[int, ...]
 """The slice that each neighbour is in."""
 
 
-@dataclass(frozen=True)
+@record
 class LinkLoad:
     """Traffic of one neighbour.
 
@@ -54,7 +53,7 @@ def load_of(period_ps: int, sent_bytes: F64) -> LinkLoad:
     return LinkLoad(period_ps, sent_bytes * BITS / seconds)
 
 
-@dataclass(frozen=True)
+@record
 class Neighbourhood:
     """All neighbours of a server."""
 

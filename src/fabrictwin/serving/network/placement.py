@@ -6,15 +6,14 @@ the other, host by host, as Ray packs them and as `--nnodes` numbers nodes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from fabrictwin.base.arrays import I32
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import Fabric
 
 
-@dataclass(frozen=True)
+@record
 class Placement:
     """Ranks of one server.
 

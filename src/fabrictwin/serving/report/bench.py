@@ -6,12 +6,12 @@ token; ITL is every gap between deliveries. Percentiles are linear between value
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fabrictwin.base.arrays import starts_of
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.serving.arrivals.demand import Integers
 from fabrictwin.serving.engine.bench import Served
@@ -26,7 +26,7 @@ METRICS = (
 )
 
 
-@dataclass(frozen=True)
+@record
 class Latencies:
     """Latencies of a run in seconds: by request, and of all gaps between deliveries.
 
@@ -65,7 +65,7 @@ def latencies(served: Served) -> Latencies:
     return Latencies(ttft, e2el, tpot, gaps, offsets, outputs)
 
 
-@dataclass(frozen=True)
+@record
 class BenchSettings:
     """Settings of a benchmark, shown beside its results.
 

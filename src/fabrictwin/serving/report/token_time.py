@@ -8,10 +8,10 @@ that compute prompts beside the decodes are longer by that, which is shown apart
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.serving.engine.replica import Replica
 from fabrictwin.serving.predict import Prediction
@@ -31,7 +31,7 @@ MEANING = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class TokenTime:
     """Means in seconds.
 

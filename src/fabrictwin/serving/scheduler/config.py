@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from fabrictwin.base.records import record
 
 Policy = Literal["fcfs", "priority"]
 Drafter = Literal["ngram", "eagle", "eagle3", "mtp", "draft_model"]
@@ -11,7 +12,7 @@ Drafter = Literal["ngram", "eagle", "eagle3", "mtp", "draft_model"]
 HIDDEN_STATE_DRAFTERS = ("eagle", "eagle3", "mtp")
 
 
-@dataclass(frozen=True)
+@record
 class SchedulerConfig:
     """Settings that decide what runs in a step.
 

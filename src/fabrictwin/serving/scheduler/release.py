@@ -7,10 +7,11 @@ are taken for the nearest of the four that is not newer. A flag names a decision
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from fabrictwin.base.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Release:
     """Decisions in which one release of the scheduler differs from another.
 

@@ -24,9 +24,11 @@ Beyond, they are no slower than NCCL.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import Literal, Protocol
+
+from fabrictwin.base.records import record
 
 MIB = 2**20
 CUSTOM_MOST = 8 * MIB
@@ -35,7 +37,7 @@ CUSTOM_SIZES = (2, 4, 6, 8)
 Way = Literal["none", "flashinfer", "custom", "symmetric memory", "nccl"]
 
 
-@dataclass(frozen=True)
+@record
 class _Limits:
     """Sizes by GPUs: the custom kernel strictly below the first, symmetric memory below the second."""
 
@@ -63,7 +65,7 @@ FLASHINFER_MOST = {
 """The largest tensors that FlashInfer's all-reduce takes in a node, by GPUs."""
 
 
-@dataclass(frozen=True)
+@record
 class _Custom:
     """Constants of the custom kernel, microseconds and GB/s.
 
@@ -90,7 +92,7 @@ class _Custom:
         return self.base + stage + self.rank * size + reading
 
 
-@dataclass(frozen=True)
+@record
 class _OneShot:
     """Constants of a kernel in which each rank sends all it has to all others, microseconds and GB/s."""
 
@@ -103,7 +105,7 @@ class _OneShot:
         return self.base + self.rank * size + (size - 1) * moved_bytes / self.rate / 1e3
 
 
-@dataclass(frozen=True)
+@record
 class _Nccl:
     """Constants of NCCL's ring, microseconds and GB/s."""
 
@@ -135,7 +137,7 @@ class Collectives(Protocol):
         """Return how long one takes, microseconds."""
 
 
-@dataclass(frozen=True)
+@record
 class Switches:
     """Which all-reduces a release and its settings have.
 
@@ -150,7 +152,7 @@ class Switches:
     custom: bool = True
 
 
-@dataclass(frozen=True)
+@record
 class TensorGroup:
     """A tensor-parallel group: its GPUs, how many of them share a node, and what links them.
 

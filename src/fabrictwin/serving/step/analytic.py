@@ -9,10 +9,11 @@ tensor-parallel rank a slice, which the receivers gather.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.serving.step.all_reduce import TensorGroup
 from fabrictwin.serving.step.cuda_graphs import padded_to
@@ -34,7 +35,7 @@ EAGER_LAUNCH_US = 20.0
 measured to take 17 to 20 us more than one in a graph on x86 hosts (aiconfigurator's database)."""
 
 
-@dataclass(frozen=True)
+@record
 class ServedModel:
     """A model on its GPUs: what a replica is made of.
 

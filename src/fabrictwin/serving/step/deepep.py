@@ -22,10 +22,10 @@ add up to the time of the slowest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import comb, log, sqrt
 from typing import Literal
 
+from fabrictwin.base.records import record
 from fabrictwin.serving.network.exchange import Exchange
 
 Mode = Literal["low latency", "normal"]
@@ -35,7 +35,7 @@ WIDE_BYTES = 2.0
 WAYS_OF_A_FLAG = 5
 
 
-@dataclass(frozen=True)
+@record
 class _Inside:
     """A call on one host: a base in microseconds, GB/s of all copies that a GPU sends, and a call of one token."""
 
@@ -60,7 +60,7 @@ INSIDE: dict[tuple[str, Mode, Call], _Inside] = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Tokens:
     """What is exchanged: values of a token, experts it goes to, experts in all, bytes of a dispatched value."""
 
@@ -79,7 +79,7 @@ class Tokens:
         return 1 - comb(self.experts - held, self.top_k) / comb(self.experts, self.top_k)
 
 
-@dataclass(frozen=True)
+@record
 class DeepEp:
     """Experts over ranks: how many, how many of them on a host, and the ways between hosts.
 

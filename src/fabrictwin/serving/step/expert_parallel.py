@@ -9,9 +9,9 @@ parallelism tokens are on all ranks anyway, and an all-reduce joins what comes o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from fabrictwin.base.records import record
 from fabrictwin.serving.network.nccl_times import NcclTimes
 from fabrictwin.serving.step.deepep import DeepEp
 from fabrictwin.workload.model.model_sizes import Model
@@ -28,7 +28,7 @@ class Traffic(Protocol):
         """Return how long they take in one layer with `tokens` on each data parallel rank, microseconds."""
 
 
-@dataclass(frozen=True)
+@record
 class GatherScatter:
     """All tokens and their router's logits to all ranks, and sums back, by NCCL."""
 
@@ -44,7 +44,7 @@ class GatherScatter:
         return gathered + self.nccl.time_us("reduce_scatter", rows * self.hidden)
 
 
-@dataclass(frozen=True)
+@record
 class DeepEpTraffic:
     """DeepEP, and the all-gather of tensor parallel ranks, which each send a part of the tokens."""
 
@@ -66,7 +66,7 @@ class DeepEpTraffic:
         return time
 
 
-@dataclass(frozen=True)
+@record
 class ExpertLayout:
     """Experts over `data` × `tensor` ranks.
 

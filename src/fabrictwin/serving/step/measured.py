@@ -19,12 +19,12 @@ counted at the mean of their contexts. What a mixed batch costs beyond prompts a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.serving.step.cuda_graphs import padded_to
 from fabrictwin.serving.step.interpolation import Grid, grid_of, staircase, table
@@ -49,7 +49,7 @@ ONCE = ("embedding", "final_layernorm")
 NEEDED = ("layernorm", "qkv_proj", "rotary_emb", "o_proj", "embedding", "final_layernorm")
 
 
-@dataclass(frozen=True)
+@record
 class OperatorFiles:
     """Files of measured operators."""
 
@@ -60,7 +60,7 @@ class OperatorFiles:
     moe: Path | None = None
 
 
-@dataclass(frozen=True)
+@record
 class MeasuredExperts:
     """A mixture's routed experts over data parallel ranks.
 

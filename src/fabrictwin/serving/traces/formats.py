@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ import numpy as np
 
 from fabrictwin.base.arrays import starts_of
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import read_text
 from fabrictwin.base.units import PS_PER_MS, PS_PER_NS, PS_PER_S
 from fabrictwin.serving.arrivals.demand import Contents, Demand, HashedBlocks, Unshared
@@ -35,7 +35,7 @@ CHAIN_TOKENS = 16
 LONGEST_TRACE_S = 40 * 86400
 
 
-@dataclass(frozen=True)
+@record
 class _Request:
     time_ps: int
     prompt: int

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import ceil, exp, inf, log, sqrt
 
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.study.campaign.campaign_section import Campaign, Spell
 from fabrictwin.study.campaign.failure_rates import Component, Failure
@@ -31,7 +32,7 @@ from fabrictwin.study.campaign.failure_rates import Component, Failure
 PARTS = ("replayed", "checkpoints", "detection", "waiting", "restarts", "planned")
 
 
-@dataclass(frozen=True)
+@record
 class Saving:
     """What a checkpoint costs and when it counts, in seconds."""
 
@@ -46,7 +47,7 @@ class Saving:
         return self.persist_s != inf
 
 
-@dataclass(frozen=True)
+@record
 class Policy:
     """Everything that decides what a failure costs."""
 

@@ -9,7 +9,7 @@ and no spares.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from math import sqrt
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from fabrictwin.base.progress import Stage, part, silent
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.runs.execute import Prepared, cluster_line, predict
@@ -42,7 +43,7 @@ BLOCK_OF_RUNS = 24  # that one worker plays at a time
 HOPELESS = 100  # times the work: who takes longer will not end
 
 
-@dataclass(frozen=True)
+@record
 class Interval:
     """One interval between checkpoints, in seconds of work, and the mean share of the time that trains."""
 
@@ -50,7 +51,7 @@ class Interval:
     goodput: float
 
 
-@dataclass(frozen=True)
+@record
 class Turned:
     """Mean goodput where one input is half of what it is, and twice."""
 
@@ -59,7 +60,7 @@ class Turned:
     twice: float
 
 
-@dataclass(frozen=True)
+@record
 class CampaignResult:
     """What a study found. Times in seconds."""
 

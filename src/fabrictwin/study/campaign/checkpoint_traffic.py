@@ -8,13 +8,13 @@ while steps go on slows them: a step is played once more with all of that traffi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import numpy as np
 
 from fabrictwin.base.arrays import I32
 from fabrictwin.base.errors import did_you_mean
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.base.play import play
 from fabrictwin.fabric.fabric import Fabric, NodeKind
@@ -26,7 +26,7 @@ from fabrictwin.study.campaign.campaign_run import Saving
 from fabrictwin.study.campaign.campaign_section import Checkpoint
 
 
-@dataclass(frozen=True)
+@record
 class CheckpointTimes:
     """Seconds that one checkpoint takes on its way, and its bytes."""
 

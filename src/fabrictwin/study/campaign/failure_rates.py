@@ -7,7 +7,6 @@ campaign are drawn by counters (`uniform`), so that every policy that is tried m
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.base.arrays import F64
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.catalog.failures import Shows
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.study.campaign.campaign_section import Campaign
@@ -25,7 +25,7 @@ SECONDS_A_DAY = 86400.0
 BLOCK = 256  # failures drawn at a time
 
 
-@dataclass(frozen=True)
+@record
 class Component:
     """What fails, how often a second in this job, how that shows, and whether the host is replaced."""
 

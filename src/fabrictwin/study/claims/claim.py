@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from fabrictwin.base.records import record
 
 
 class Judgement(StrEnum):
@@ -14,7 +15,7 @@ class Judgement(StrEnum):
     UNKNOWN = "not modelled"
 
 
-@dataclass(frozen=True)
+@record
 class Claim:
     """One statement. Figures are text with units, made by the experiment."""
 

@@ -9,13 +9,14 @@ only.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Measure, Stage, part, silent
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.catalog import FabricPreset
 from fabrictwin.catalog.price_book import PriceBook
@@ -42,7 +43,7 @@ HOSTS, NETWORK = "jitter of hosts", "delays of the network"  # inputs that chang
 BUDGET = 100_000_000  # operations walked for each fabric's distribution
 
 
-@dataclass(frozen=True)
+@record
 class NetworkPrice:
     """Between which prices the network that is needed lies, its switches, and those of the spec's shape."""
 
@@ -52,7 +53,7 @@ class NetworkPrice:
     built_switches: int
 
 
-@dataclass(frozen=True)
+@record
 class OnFabric:
     """One fabric's answer."""
 
@@ -79,7 +80,7 @@ class OnFabric:
         return self.cost.per_million_tokens
 
 
-@dataclass(frozen=True)
+@record
 class Comparison:
     """All fabrics, in the order asked for."""
 
@@ -152,7 +153,7 @@ def compare(
     )
 
 
-@dataclass(frozen=True)
+@record
 class _Asked:
     """What every fabric is asked."""
 

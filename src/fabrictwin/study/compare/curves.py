@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.catalog import FabricPreset
 from fabrictwin.cluster.spec.edits import set_text
@@ -20,7 +20,7 @@ from fabrictwin.study.compare.without_rdma import over_sockets
 _LEADING = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)")
 
 
-@dataclass(frozen=True)
+@record
 class Curve:
     """Clean steps in seconds by value; a value that a fabric refuses has no point, and a reason in `refused`."""
 

@@ -8,12 +8,12 @@ with; a fabric or transport that the packet engine does not model has none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from fabrictwin.base.congestion_controls import CONTROLS, CongestionControl
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.base.progress import Stage
+from fabrictwin.base.records import record
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.engines.base.play import play
 from fabrictwin.engines.packet.packet_options import options_of
@@ -28,7 +28,7 @@ SUFFERS = 1.02  # a phase that takes longer than so many times its flow time is 
 _ANY = CongestionControl()
 
 
-@dataclass(frozen=True)
+@record
 class Played:
     """One phase at both fidelities, with what the ports and queue pairs counted at `packet`."""
 
@@ -47,7 +47,7 @@ class Played:
         return self.packet_ps / self.flow_ps
 
 
-@dataclass(frozen=True)
+@record
 class Factors:
     """Ratios of packet to flow of one fabric, with where they come from."""
 

@@ -20,7 +20,7 @@ A job without experts is given those of `AS_IF_TOP_K` a token, so that fabrics c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -28,6 +28,7 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.base.arrays import I32, I64, place_of
 from fabrictwin.base.grouped import grouped
+from fabrictwin.base.records import record
 from fabrictwin.base.units import format_size
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.host_placement import place
@@ -61,7 +62,7 @@ AS_IF_TOP_K = 2
 HOT, HOT_TIMES = 4, 4.0  # GPUs whose experts get so many times as many tokens, where the job's loads are even
 
 
-@dataclass(frozen=True)
+@record
 class Load:
     """What a job's experts exchange."""
 
@@ -88,7 +89,7 @@ class Load:
         return cls(max(block, 2), hot, f"{format_size(max(block, 2))} blocks ({whose})")
 
 
-@dataclass(frozen=True)
+@record
 class Cut:
     """A small twin with the nodes and hosts of its ranks."""
 

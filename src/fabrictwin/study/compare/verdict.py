@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from operator import itemgetter
 
+from fabrictwin.base.records import record
 from fabrictwin.base.units import format_money, format_rate, format_time
 from fabrictwin.study.compare.comparison import Comparison, OnFabric
 
 CLOSE = 0.02  # steps within this are called alike: no more is claimed than the engines agree to
 
 
-@dataclass(frozen=True)
+@record
 class Verdict:
     """Which fabric, by how much and why; what would change it; what the twin does not know."""
 

@@ -7,15 +7,15 @@ catalog are counted, without a price.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 from fabrictwin import catalog
+from fabrictwin.base.records import record
 from fabrictwin.base.units import format_length, format_rate
 from fabrictwin.catalog.price_book import PriceBook
 from fabrictwin.cluster.blueprint import Blueprint
 
 
-@dataclass(frozen=True)
+@record
 class Item:
     """One line of the bill. `price` and `watts` are of a single one; None where no book has them."""
 
@@ -29,7 +29,7 @@ class Item:
     sources: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Bill:
     """Everything that a cluster is made of."""
 

@@ -13,9 +13,10 @@ Left out: interest, taxes, buildings, storage, the resale of old equipment.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S, format_money, format_power
 from fabrictwin.catalog.price_book import PriceBook
 from fabrictwin.study.cost.bill_of_materials import Bill
@@ -24,7 +25,7 @@ HOURS_A_YEAR = 8766.0
 SECONDS_A_YEAR = HOURS_A_YEAR * 3600
 
 
-@dataclass(frozen=True)
+@record
 class Staff:
     """People who keep a cluster, by role: how many and what all of them are paid a year; and its down time."""
 
@@ -37,7 +38,7 @@ class Staff:
         return sum(self.pay.values())
 
 
-@dataclass(frozen=True)
+@record
 class Cost:
     """In the bill's currency; of the whole cluster unless said otherwise."""
 

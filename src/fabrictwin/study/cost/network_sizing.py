@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from fabrictwin.base.records import record
 from fabrictwin.catalog.price_book import PriceBook
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.study.cost.bill_of_materials import Bill, Item, bill_of_materials, cable_item
 
 
-@dataclass(frozen=True)
+@record
 class Clos:
     """Switches of a network, and cables between them."""
 

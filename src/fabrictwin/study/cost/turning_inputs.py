@@ -7,10 +7,10 @@ people and time lost by interruptions change what a token costs; what was sample
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from fabrictwin.base.records import record
 from fabrictwin.catalog.figures import Figure
 from fabrictwin.catalog.price_book import Money, PriceBook
 from fabrictwin.study.cost.cluster_cost import Cost, cost
@@ -19,7 +19,7 @@ from fabrictwin.study.cost.price_ranges import FACTORS, assumed, changed
 SAME = 1e-5  # costs of a token within this are one cost
 
 
-@dataclass(frozen=True)
+@record
 class Answer:
     """Fabrics with the shortest median step and the cheapest tokens, and how much dearer the next one's are.
 

@@ -9,12 +9,12 @@ import csv
 import io
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import read_text
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.base.whole_numbers import read_json, whole
@@ -28,7 +28,7 @@ from fabrictwin.serving.predict import predict as serve
 from fabrictwin.serving.report.server import server_figures
 
 
-@dataclass(frozen=True)
+@record
 class LinkUse:
     """A directed link over the whole step."""
 
@@ -36,7 +36,7 @@ class LinkUse:
     tx_bytes: int
 
 
-@dataclass(frozen=True)
+@record
 class Side:
     """What a run was asked and what it answered."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from fabrictwin.base.records import record
 from fabrictwin.study.difference.compared_run import LinkUse, Side
 
 Value = TypeVar("Value")
@@ -16,7 +16,7 @@ NOTHING = LinkUse(0.0, 0)
 WAITS = ("step_time_s", "mean_ttft_ms", "mean_tpot_ms")
 
 
-@dataclass(frozen=True)
+@record
 class Change(Generic[Value]):
     """Something by its name, as it is on both sides."""
 
@@ -50,7 +50,7 @@ class LinkChange(Change[LinkUse]):
         return self.after.utilisation - self.before.utilisation
 
 
-@dataclass(frozen=True)
+@record
 class Difference:
     """All that differs, what differs most first."""
 

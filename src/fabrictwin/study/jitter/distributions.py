@@ -9,12 +9,12 @@ The normal quantile is that of Wichura (1988, algorithm AS 241, PPND16), whose e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from fabrictwin.base.arrays import F64
+from fabrictwin.base.records import record
 
 _LN2 = 0.6931471805599453
 Shape = Literal["fixed", "exponential", "gaussian"]
@@ -96,7 +96,7 @@ def normal_above(tail: F64) -> F64:
     return np.where(np.abs(q) <= 0.425, central, np.where(q < 0, -outer, outer))
 
 
-@dataclass(frozen=True)
+@record
 class Amount:
     """A random amount of a mean (of a Gaussian: about 0, of standard deviation `mean`), in any unit."""
 

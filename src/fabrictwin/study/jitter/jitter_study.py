@@ -10,7 +10,6 @@ A link that is slow or goes down is simulated once, by the engine, and takes par
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
@@ -19,6 +18,7 @@ from fabrictwin.base.arrays import I64
 from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S, Raw
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.fault_section import LinkFault
@@ -41,7 +41,7 @@ BUDGET = 1_000_000_000  # operations walked for the whole distribution
 SECONDS_A_MONTH = 30.4375 * 86400
 
 
-@dataclass(frozen=True)
+@record
 class Steps:
     """A distribution of step times, in picoseconds."""
 
@@ -58,7 +58,7 @@ class Steps:
         return cls(float(times.mean()), p5, p50, p95, p99, float(times.max()))
 
 
-@dataclass(frozen=True)
+@record
 class AtSize:
     """A job of so many GPUs, at one level of jitter."""
 
@@ -71,7 +71,7 @@ class AtSize:
         return self.gpus * clean_ps / self.steps.mean
 
 
-@dataclass(frozen=True)
+@record
 class Lost:
     """What one source costs: how much shorter the mean step is without it."""
 
@@ -80,7 +80,7 @@ class Lost:
     share: float  # of all that is lost; shares of sources that hide behind each other do not add up to 1
 
 
-@dataclass(frozen=True)
+@record
 class Sampling:
     """Units of a job that are alike and meet once a step, and the samples of one that stand for all."""
 
@@ -90,7 +90,7 @@ class Sampling:
     exact: bool  # every unit of every step was sampled
 
 
-@dataclass(frozen=True)
+@record
 class Curves:
     """The job at other sizes, at other levels of jitter, and without each source."""
 
@@ -99,7 +99,7 @@ class Curves:
     sources: tuple[Lost, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Uneven:
     """The answer."""
 

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from fabrictwin.base.arrays import F64, I64
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.base.progress import Stage, part
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_MS, PS_PER_S, format_time
 from fabrictwin.catalog import FabricPreset
 from fabrictwin.cluster.spec.spec import Spec
@@ -53,7 +53,7 @@ STEPS = 1000
 SIZES = (1024, 2048, 4096, 8192, 16384)
 
 
-@dataclass(frozen=True)
+@record
 class Delay:
     """A collective's times beside another job, ascending, and alone at flow."""
 
@@ -73,7 +73,7 @@ class Delay:
         return found
 
 
-@dataclass(frozen=True)
+@record
 class NetworkDelays:
     """One fabric's delays by probe, and steps by the number of GPUs."""
 

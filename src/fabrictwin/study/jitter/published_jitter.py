@@ -13,7 +13,6 @@ other row is then predicted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import numpy as np
 from fabrictwin.base.arrays import I64
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, part, silent
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import read_table
 from fabrictwin.cluster.spec.spec import Origin, Spec, read_spec
 from fabrictwin.runs.workers import in_order
@@ -37,7 +37,7 @@ RUNS_DIFFER = 3.0  # times between the spreads of a job's runs: more is no matte
 STEPS = 2000
 
 
-@dataclass(frozen=True)
+@record
 class Published:
     """Measured step times of one job, in seconds; `runs` are p95 over p50 of each of its runs."""
 
@@ -59,7 +59,7 @@ class Published:
         return self.p95_s / self.p50_s
 
 
-@dataclass(frozen=True)
+@record
 class Beside:
     """A measured spread and the twin's."""
 
@@ -184,7 +184,7 @@ def beside(
     return [one for found in in_order(partial(_beside, samples), groups, workers, stage, names) for one in found]
 
 
-@dataclass(frozen=True)
+@record
 class _Group:
     """Rows of one hardware, smallest first, with the spec of each."""
 

@@ -9,7 +9,6 @@ Communications keep the time that the engine gave them: noise does not change wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from fabrictwin.base.arrays import F64, I32, I64, place_of, starts_of
 from fabrictwin.base.errors import InvariantError
+from fabrictwin.base.records import record
 from fabrictwin.kernel.slices import in_slices
 from fabrictwin.program import patterns
 from fabrictwin.program.program import NONE, OpKind
@@ -30,7 +30,7 @@ _GRID = 256  # places a mean in the table of an exponential
 _REACH = 40  # means
 
 
-@dataclass(frozen=True)
+@record
 class Tables:
     """Noise by operation, as the kernel reads it."""
 

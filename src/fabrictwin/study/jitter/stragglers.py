@@ -17,7 +17,6 @@ of one job is no share of jobs. Lengths and pauses are assumed, and marked so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ import numpy as np
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import read_table
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.program.program import OpKind
@@ -47,7 +47,7 @@ MEDIAN, SIGMA = 2_048.0, 1.3  # of documents, log-normal: assumed
 PAUSE = {"mean": "0.3 s", "period": "120 s", "distribution": "fixed"}  # assumed
 
 
-@dataclass(frozen=True)
+@record
 class Statistic:
     """A published figure."""
 
@@ -57,7 +57,7 @@ class Statistic:
     what: str
 
 
-@dataclass(frozen=True)
+@record
 class Cause:
     """What one cause costs the twin's job."""
 

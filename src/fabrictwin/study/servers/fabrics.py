@@ -6,11 +6,12 @@ Hosts, layout and requests are the same. Without RDMA, NCCL goes over sockets; w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.records import record
 from fabrictwin.catalog import FabricPreset
 from fabrictwin.catalog.price_book import PriceBook
 from fabrictwin.cluster.build_blueprint import build
@@ -32,7 +33,7 @@ from fabrictwin.study.study_page import study_page
 BETWEEN_GPUS = ("tensor_parallel", "expert_parallel", "pipeline")
 
 
-@dataclass(frozen=True)
+@record
 class OnFabric:
     """A server on one fabric.
 
@@ -53,7 +54,7 @@ class OnFabric:
     neighbours: tuple[Beside, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class ServerComparison:
     """A server on all fabrics, and why some were refused."""
 

@@ -6,12 +6,12 @@ Changes that vLLM refuses, or for which the cluster has too few GPUs, are left o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.records import record
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.serving.config.section import Serving
 from fabrictwin.serving.config.server import serving_section
@@ -19,7 +19,7 @@ from fabrictwin.serving.predict import Prediction, predict
 from fabrictwin.serving.report.bench import latencies
 
 
-@dataclass(frozen=True)
+@record
 class Gain:
     """A change, and what the server gives with it.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.serving.config.layout import machine
 from fabrictwin.serving.config.section import Serving
@@ -17,7 +18,7 @@ SMALL_STEP = 2048
 """Tokens of a step beside the default: short steps keep the gaps between tokens short."""
 
 
-@dataclass(frozen=True)
+@record
 class Layout:
     """One replica, or pools of engines that prefill and that decode.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError, quoted
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S, format_time, parse_time
 from fabrictwin.serving.predict import Prediction
 from fabrictwin.serving.report.bench import Floats, latencies
@@ -15,7 +15,7 @@ from fabrictwin.serving.report.bench import Floats, latencies
 PERIODS_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
-@dataclass(frozen=True)
+@record
 class Objective:
     """Bounds on latencies; infinite where none is asked.
 

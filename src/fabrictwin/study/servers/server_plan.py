@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.records import record
 from fabrictwin.cluster.spec.spec import Origin, Spec, read_spec, without_figures
 from fabrictwin.runs.workers import in_order
 from fabrictwin.serving.config.layout import machine
@@ -29,7 +29,7 @@ CHECKED = 3
 """Layouts that are run whole, of those with fewest GPUs."""
 
 
-@dataclass(frozen=True)
+@record
 class Point:
     """A layout that was run.
 
@@ -66,7 +66,7 @@ class Point:
         )
 
 
-@dataclass(frozen=True)
+@record
 class ServerPlan:
     """What was found: all points, and the best of each layout that meets the objective, fewest GPUs first."""
 

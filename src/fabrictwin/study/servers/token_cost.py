@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from fabrictwin.base.records import record
 from fabrictwin.catalog.price_book import PriceBook
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import Spec
@@ -11,7 +12,7 @@ from fabrictwin.study.cost.bill_of_materials import Bill, bill_of_materials
 from fabrictwin.study.cost.cluster_cost import cost
 
 
-@dataclass(frozen=True)
+@record
 class TokenCost:
     """Costs of a million output tokens, and energy of one.
 
@@ -28,7 +29,7 @@ class TokenCost:
     gpu_hour: float
 
 
-@dataclass(frozen=True)
+@record
 class Prices:
     """A cluster's bill under a price book, over so many years."""
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError, did_you_mean, quoted
+from fabrictwin.base.records import record
 
 OPTION = "--vary"
 SHORT = {
@@ -31,7 +31,7 @@ _QUANTITY = re.compile(r"([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(\D*)")
 _GAP = ("...", "…")
 
 
-@dataclass(frozen=True)
+@record
 class Range:
     """Values from `low` to `high` with a unit; whole numbers where both ends are."""
 
@@ -58,7 +58,7 @@ class Range:
         return f"{value:.6g}{self.unit}"
 
 
-@dataclass(frozen=True)
+@record
 class Axis:
     """A key (or several joined by `+`) and the values that it takes."""
 

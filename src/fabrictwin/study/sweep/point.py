@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.cluster.spec.edits import set_text
 from fabrictwin.cluster.spec.spec import Origin, Spec, read_spec, without_figures
@@ -20,7 +20,7 @@ FAILED = "reason"  # the column that says why a point has no figures
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@record
 class Question:
     """What every point of a sweep is asked: a spec, and the keys whose values change."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage
+from fabrictwin.base.records import record
 from fabrictwin.base.yamlfile import read_yaml
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.runs.execute import spec_schema
@@ -34,7 +34,7 @@ SHOWN = (
 )
 
 
-@dataclass(frozen=True)
+@record
 class Drawn:
     """Samples in place of every combination."""
 
@@ -43,7 +43,7 @@ class Drawn:
     seed: int = 1
 
 
-@dataclass(frozen=True)
+@record
 class Plan:
     """What is asked, at which points."""
 
@@ -54,7 +54,7 @@ class Plan:
     complete: bool  # every combination, not samples
 
 
-@dataclass(frozen=True)
+@record
 class Swept:
     """All rows of a sweep, in the order of its points."""
 

@@ -18,6 +18,7 @@ from fabrictwin.base.congestion_controls import altered
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.base.grouped import grouped
 from fabrictwin.base.progress import Stage, part
+from fabrictwin.base.records import record
 from fabrictwin.cluster.spec.packet_section import OwnDcqcn
 from fabrictwin.engines.packet.packet_options import PacketOptions
 from fabrictwin.study.sweep.axes import Axis
@@ -58,7 +59,7 @@ class InMemory:
         self.rows[place] = row
 
 
-@dataclass(frozen=True)
+@record
 class Tried:
     """One set, as a spec has it, and its figures; `row` has the reason where it failed."""
 
@@ -71,7 +72,7 @@ class Tried:
         return self.row.get(FAILED) is not None
 
 
-@dataclass(frozen=True)
+@record
 class Tuned:
     """All sets that were tried, named ones first."""
 

@@ -8,8 +8,9 @@ the lease period runs, as with an M_Key; a protected node answers no Get either.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.routing.congestion_tables import CREDIT, RATE, STARVATION, THRESHOLD, VICTIM
 from fabrictwin.subnet.agents.congestion_port import CongestionEvent, CongestionPort
@@ -32,7 +33,7 @@ _ADAPTER = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class _Request:
     method: int
     attribute: int
@@ -42,7 +43,7 @@ class _Request:
     now_ps: int
 
 
-@dataclass(frozen=True)
+@record
 class CongestionAgent:
     """All congestion control agents of a fabric."""
 

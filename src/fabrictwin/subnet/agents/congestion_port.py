@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fabrictwin.base.records import record
 from fabrictwin.subnet.wire import congestion as cc
 from fabrictwin.subnet.wire.fields import Attribute
 
 MOST_LOGGED = 15  # events that a switch's log holds; an adapter's holds 13
 
 
-@dataclass(frozen=True)
+@record
 class CongestionEvent:
     """A switch's lane that became congested by a packet, or an adapter's index that reached its threshold."""
 

@@ -7,8 +7,7 @@ and counts in PortRcvConstraintErrors and PortXmitConstraintErrors (IBTA volume 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from fabrictwin.base.records import record
 from fabrictwin.subnet.agents.agent_state import SubnetState
 from fabrictwin.subnet.wire.fields import Field
 from fabrictwin.subnet.wire.notice import BadKeyDetails, SwitchBadKeyDetails, Trap
@@ -22,7 +21,7 @@ _PREFIX = Field(PortInfo, "gid_prefix")
 _EVERY_FIELD = 0xFFFF  # of the data that trap 259 may leave out
 
 
-@dataclass(frozen=True)
+@record
 class BadKey:
     """What a packet carried, between ports at these slots."""
 

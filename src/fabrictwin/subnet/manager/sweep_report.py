@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fabrictwin.base.arrays import U8
+from fabrictwin.base.records import record
 from fabrictwin.routing.engines.filling import Tables
 from fabrictwin.subnet.manager.sweep.discovery import Finding
 from fabrictwin.subnet.manager.sweep.table_computation import Broken, Graph
 from fabrictwin.subnet.wire.smp import SmState
 
 
-@dataclass(frozen=True)
+@record
 class Rerouting:
     """Effects of a change of the fabric on the tables."""
 
@@ -22,7 +21,7 @@ class Rerouting:
     repaired_ps: int  # when the last entry on their new ways was answered; NONE where nothing was broken
 
 
-@dataclass(frozen=True)
+@record
 class SweepReport:
     """One sweep."""
 
@@ -41,7 +40,7 @@ class SweepReport:
     rerouting: Rerouting | None
 
 
-@dataclass(frozen=True)
+@record
 class RoutePlan:
     """Tables to be programmed, and what they are instead of."""
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fabrictwin.base.arrays import I64, U8
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.graph.switches import Switches, switch_graph
 from fabrictwin.subnet.agents.agent_state import SubnetState
@@ -25,7 +26,7 @@ _LONGEST = 64
 _NEVER = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True)
+@record
 class ChangedPath:
     """A path that is another than before, or that was broken for a while. Times are the managers'."""
 

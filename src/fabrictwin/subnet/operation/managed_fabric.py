@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.arrays import U8
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.kernel.codes import NEVER as NEVER
 from fabrictwin.kernel.codes import PS_PER_S
@@ -49,14 +50,14 @@ SWEEP_PS = 10 * PS_PER_S  # as often as OpenSM sweeps
 MOST_ROUNDS = 64  # sweeps in a row: a fabric whose ports never come to rest is left as it is
 
 
-@dataclass(frozen=True)
+@record
 class _Effect:
     """Something that is so from a time on."""
 
     time_ps: int
 
 
-@dataclass(frozen=True)
+@record
 class LinkEffect(_Effect):
     """The directed link of a port of the fabric passes data from now on, or no longer."""
 
@@ -64,7 +65,7 @@ class LinkEffect(_Effect):
     up: bool
 
 
-@dataclass(frozen=True)
+@record
 class TableEffect(_Effect):
     """Entries of a switch's forwarding table (its fabric node) are others from now on; 255 is none."""
 
@@ -73,7 +74,7 @@ class TableEffect(_Effect):
     port: U8
 
 
-@dataclass(frozen=True)
+@record
 class SettingsEffect(_Effect):
     """Ports and adapters work by these settings from now on."""
 
@@ -85,7 +86,7 @@ Effect = LinkEffect | TableEffect | SettingsEffect
 _SETTINGS: dict[str, Callable[[SubnetState], Any]] = {"lanes": lane_tables, "congestion": congestion_tables}
 
 
-@dataclass(frozen=True)
+@record
 class Entry:
     """A table entry that is another than before."""
 
@@ -95,7 +96,7 @@ class Entry:
     after: int
 
 
-@dataclass(frozen=True)
+@record
 class Course:
     """How an incident went, as far as somebody saw it; NONE for times that they did not see."""
 

@@ -5,12 +5,12 @@ Queue pairs use the key at index 0 of their adapter's table.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
 from fabrictwin.base.arrays import I64
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.partition_keys import KEY, KeyViolations
 from fabrictwin.subnet.agents.agent_state import SubnetState
@@ -24,7 +24,7 @@ _OUTBOUND = Field(PortInfo, "partition_enforcement_outbound")
 _POWER_ON = frozenset({FULL_PKEY & KEY})  # what a port lets through that nobody has set
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Partitions:
     """Keys of E adapters, and what the switch ports that face them enforce."""
 

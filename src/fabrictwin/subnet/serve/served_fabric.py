@@ -12,13 +12,13 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from fabrictwin.base.errors import ConfigError
-from fabrictwin.base.interrupt import serving
+from fabrictwin.base.process.interrupt import serving
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.records import record
 from fabrictwin.subnet.agents.mad_routing import Frame
 from fabrictwin.subnet.manager.database import Memory
 from fabrictwin.subnet.manager.settings.manager_settings import Settings
@@ -38,7 +38,7 @@ CLIENT_TIMEOUT_S = 1.0
 SWEEP_S = 10.0  # a light sweep so often, for what no trap tells of
 
 
-@dataclass(frozen=True)
+@record
 class ManagerOptions:
     """The managers of a served fabric: the host they run on ("" for the first), settings, where LIDs are kept."""
 

@@ -22,6 +22,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from fabrictwin.base.errors import FabrictwinError
+from fabrictwin.base.records import record
 
 Value = TypeVar("Value")
 
@@ -30,7 +31,7 @@ class MadError(FabrictwinError):
     """Bytes that are not what they should be, or a value that no field can carry."""
 
 
-@dataclass(frozen=True)
+@record
 class Place:
     """Position of a field, in bits from the start of the attribute. `count` 0 is a single value."""
 

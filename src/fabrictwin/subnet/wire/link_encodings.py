@@ -7,11 +7,11 @@ attribute only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 
 from fabrictwin import catalog
+from fabrictwin.base.records import record
 
 WIDTH_CODES = {1: 1, 4: 2, 8: 4, 12: 8, 2: 16}  # lanes to the bit of LinkWidth*
 WIDTHS = {code: lanes for lanes, code in WIDTH_CODES.items()}
@@ -37,7 +37,7 @@ EXTENDED_SET = {Speed.FDR: 1, Speed.EDR: 2, Speed.HDR: 4, Speed.NDR: 8}
 SECOND_EXTENDED_SET = {Speed.XDR: 1}
 
 
-@dataclass(frozen=True)
+@record
 class SpeedFields:
     """A speed, or the speeds up to it, in PortInfo's three sets of fields and in the vendor's attribute."""
 

@@ -18,6 +18,7 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.records import record
 from fabrictwin.cluster.spec.calibration_file import CollectiveCorrections
 from fabrictwin.cluster.spec.packet_section import Packet
 from fabrictwin.engines.packet.packet_options import PacketOptions
@@ -34,7 +35,7 @@ GIB = 1 << 30
 MOST_ROWS = 10_000
 
 
-@dataclass(frozen=True)
+@record
 class Test:
     """One of nccl-tests' programs."""
 
@@ -66,7 +67,7 @@ TESTS = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Options:
     """The options of the command line, with nccl-tests' defaults."""
 
@@ -121,7 +122,7 @@ def parse_size(text: str) -> int:
     return size
 
 
-@dataclass(frozen=True)
+@record
 class Row:
     """One size. `wrong` is None where data was not checked."""
 
@@ -137,7 +138,7 @@ class Row:
     wrong: int | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Plan:
     """Rows before they are timed."""
 

@@ -7,8 +7,8 @@ piece. Random numbers are those of a seed, so that a run prints the same ones ea
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
+from fabrictwin.base.records import record
 from fabrictwin.tools.perftest.perftest_hosts import End
 
 FIRST_QPN = 0x88
@@ -19,7 +19,7 @@ _MAPPED = 0x7F0000000000  # buffers lie where a Linux process maps memory
 _MAPPED_PAGES = 1 << 26
 
 
-@dataclass(frozen=True)
+@record
 class Address:
     """One end of a queue pair."""
 

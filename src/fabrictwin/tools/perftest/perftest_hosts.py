@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.tables import adapter_ipv4
 from fabrictwin.tools.perftest.perftest_options import PerftestOptions
@@ -15,7 +14,7 @@ from fabrictwin.twin.twin import Twin
 SUBNET_PREFIX = bytes.fromhex("fe80000000000000")
 
 
-@dataclass(frozen=True)
+@record
 class End:
     """One host of a test."""
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.errors import SimulatedError
 from fabrictwin.base.progress import Stage, part, silent
+from fabrictwin.base.records import record
 from fabrictwin.base.units import format_size
 from fabrictwin.engines.base.engine import Engine
 from fabrictwin.engines.base.messages import (
@@ -46,7 +47,7 @@ _PERCENTILES = (0.99, 0.999)
 _STARTS = 4096  # runs of messages that a peak is looked for in, at most
 
 
-@dataclass(frozen=True)
+@record
 class Bandwidth:
     """A row of a bandwidth test; of both directions together with -b."""
 
@@ -57,7 +58,7 @@ class Bandwidth:
     messages_per_s: float
 
 
-@dataclass(frozen=True)
+@record
 class Latency:
     """A row of a latency test, in picoseconds."""
 
@@ -72,7 +73,7 @@ class Latency:
     p999: float
 
 
-@dataclass(frozen=True)
+@record
 class Run:
     """A finished test."""
 

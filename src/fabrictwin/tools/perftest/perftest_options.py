@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.records import record
 from fabrictwin.capture.recorder import CaptureRequest
 from fabrictwin.engines.base.messages import Opcode, Service
 
@@ -37,7 +37,7 @@ MOVED_BYTES = 128 << 20
 LEAST_ITERATIONS = 100
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class PerftestOptions:
     """One run of one tool. Raises ConfigError where the tool would refuse."""
 

@@ -17,13 +17,13 @@ format, from csg-htsim's `connection_matrix.cpp` and `trigger.cpp`).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fabrictwin.base.errors import ConfigError, did_you_mean, quoted
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import read_text
 from fabrictwin.base.whole_numbers import whole_or_none
 from fabrictwin.fabric.fabric import I32, I64, NONE
@@ -34,7 +34,7 @@ _LARGEST = 1 << 40
 _MOST = {"prio": 15}  # a service level
 
 
-@dataclass(frozen=True)
+@record
 class Trigger:
     """A trigger that starts flows: `kind` oneshot, multishot or barrier (of `count`)."""
 
@@ -42,7 +42,7 @@ class Trigger:
     count: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Traffic:
     """F flows as columns."""
 

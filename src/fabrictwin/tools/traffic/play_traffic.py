@@ -7,7 +7,6 @@ have a queue pair each.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from fabrictwin.base.errors import ConfigError, SimulatedError
 from fabrictwin.base.grouped import grouped
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.records import record
 from fabrictwin.base.units import format_size
 from fabrictwin.capture.recorder import CaptureRequest
 from fabrictwin.engines.base.changes import TimedChange
@@ -27,7 +27,7 @@ from fabrictwin.routing.tables import Routes
 from fabrictwin.tools.traffic.connection_matrix import Traffic, Trigger
 
 
-@dataclass(frozen=True)
+@record
 class TrafficResult:
     """Times of F flows, and the engine that played them."""
 

@@ -7,7 +7,6 @@ Both families: `c10d` (torch/csrc/distributed/c10d/Ops.cpp), what the functions 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from fabrictwin.base.errors import SimulatedError
+from fabrictwin.base.records import record
 from fabrictwin.nccl.lowering.tasks import Kind
 from fabrictwin.torch.operator_recorder import first_of, size_of
 from fabrictwin.workload.captured.operator_work import plain_operator
@@ -58,7 +58,7 @@ _EACH: dict[str, tuple[Kind, str]] = {
 _MESSAGES = {"send": True, "recv_": False, "isend": True, "irecv": False}
 
 
-@dataclass(frozen=True)
+@record
 class CollectiveCall:
     """A collective on a group of c10d; bytes as `nccl.lowering.tasks` counts them."""
 
@@ -69,7 +69,7 @@ class CollectiveCall:
     root: int = 0  # place in the group
 
 
-@dataclass(frozen=True)
+@record
 class MessageCall:
     """A send or receive; `peer` is a place in the group."""
 

@@ -11,11 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError, SimulatedError
-from fabrictwin.base.inherited import inherited
+from fabrictwin.base.process.inherited import inherited
+from fabrictwin.base.records import record
 from fabrictwin.interchange.rank_traces import tiled, together
 from fabrictwin.torch.capture.record import OUT, STEP, figures, met
 from fabrictwin.torch.rank_record import read_traces
@@ -28,7 +29,7 @@ END_S = 5.0  # that a process gets to end
 PRINTED = 60  # last lines of a rank that failed
 
 
-@dataclass(frozen=True)
+@record
 class Asked:
     """A program and the ranks that it is captured as."""
 

@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from fabrictwin.base.errors import SimulatedError
+from fabrictwin.base.records import record
 from fabrictwin.torch.device.cluster_gpu import GPU
 from fabrictwin.torch.device.modelled_streams import model_streams
 from fabrictwin.torch.device.tensor_memory import MEMORY
@@ -26,7 +26,7 @@ from fabrictwin.torch.device.tensor_memory import MEMORY
 ASKED: list[None] = []  # not empty once the program has named the modelled device
 
 
-@dataclass(frozen=True)
+@record
 class ModelledGpu:
     """What torch.cuda answers for: the cluster's GPU, as many as a host has."""
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
 from fabrictwin.base.arrays import F64
+from fabrictwin.base.records import record
 from fabrictwin.catalog.error_ranges import QUANTILES
 
 LEAST_ROWS, LEAST_GROUPS = 12, 5
@@ -25,7 +25,7 @@ REPEATED = 0.35  # a group of n rows weighs n to the power of 1 less this
 Key = tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Held:
     """One row that was held out."""
 
@@ -34,7 +34,7 @@ class Held:
     log_error: float  # ln(measured / predicted time)
 
 
-@dataclass(frozen=True)
+@record
 class Cell:
     """Quantiles of measured over predicted time of rows that share features."""
 
@@ -43,7 +43,7 @@ class Cell:
     groups: int
 
 
-@dataclass(frozen=True)
+@record
 class Coverage:
     """Shares of held-out rows that lie in the ranges made without their groups."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
@@ -10,6 +9,7 @@ from pydantic import Field, ValidationError
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError, did_you_mean
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
 from fabrictwin.base.validation_errors import config_errors
 from fabrictwin.engines.sockets.request import one_way_ps
@@ -74,7 +74,7 @@ class SocketTexts(Section):
     sets: dict[str, SocketSet]
 
 
-@dataclass(frozen=True)
+@record
 class SocketPoint:
     """A row with its settings read."""
 

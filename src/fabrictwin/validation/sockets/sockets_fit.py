@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from statistics import median
 
 from fabrictwin.base.progress import Stage, silent
+from fabrictwin.base.records import record
 from fabrictwin.engines.sockets.stack import Costs
 from fabrictwin.validation.sockets.socket_rows import SocketPoint
 
@@ -21,7 +22,7 @@ FIRST_STEP, LAST_STEP = 0.4, 1e-3
 BEGIN = Costs(call=400e3, segment=1.2e6, packet=200e3, far_copy=1.3, wake=5e6, virtual=10e6, namespace=5e6)
 
 
-@dataclass(frozen=True)
+@record
 class LeftOut:
     """One publication's rows, predicted with costs fitted to all others."""
 

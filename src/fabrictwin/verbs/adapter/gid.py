@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from fabrictwin.base.records import record
 from fabrictwin.verbs.abi.device_codes import ibv_gid_type
 
 IB_GID = int(ibv_gid_type.IBV_GID_TYPE_IB)
 ROCE_V1, ROCE_V2 = int(ibv_gid_type.IBV_GID_TYPE_ROCE_V1), int(ibv_gid_type.IBV_GID_TYPE_ROCE_V2)
 
 
-@dataclass(frozen=True)
+@record
 class Gid:
     """An entry of a port's GID table."""
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.engines.base.messages import FlowOptions, GidType, GlobalAddress, Numbers, Retries, Service
 from fabrictwin.verbs.abi.completion_codes import ibv_wc_opcode
 from fabrictwin.verbs.abi.device_codes import ibv_event_type as event
@@ -103,7 +103,7 @@ class Simulation(MessageLayer, Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@record
 class QueuePairObjects:
     """The objects that a queue pair is created with, as `ibv_qp_init_attr_ex` names them."""
 
@@ -114,7 +114,7 @@ class QueuePairObjects:
     extended: object = None  # the XRC domain of a receiving one
 
 
-@dataclass(frozen=True)
+@record
 class SendQueueLimits:
     """The send queue's part of `ibv_qp_cap`, and whether every request completes with a signal."""
 

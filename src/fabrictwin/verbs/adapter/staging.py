@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from fabrictwin.base.records import record
 from fabrictwin.kernel.codes import PS_PER_S
 
 
-@dataclass(frozen=True)
+@record
 class Staging:
     """Time of a copy: software for each piece, then latency and rate of the way."""
 

@@ -11,9 +11,10 @@ Sizes are as `nccl.lowering.tasks` counts them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, get_args
 
+from fabrictwin.base.records import record
 from fabrictwin.nccl.lowering.tasks import KINDS, Kind
 
 Sends = Literal["rendezvous", "eager"]
@@ -22,7 +23,7 @@ COLLECTIVES: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind != "send_re
 CATEGORIES = ("tp", "pp", "dp", "ep", "cp", "other")
 
 
-@dataclass(frozen=True)
+@record
 class Work:
     """Work of a kernel by its shape: a product [m, n, k, batch], attention, bytes that it moves."""
 
@@ -33,7 +34,7 @@ class Work:
     dtype: str = "bf16"
 
 
-@dataclass(frozen=True)
+@record
 class Compute:
     """A stretch of compute: a time in ps, or work."""
 
@@ -44,7 +45,7 @@ class Compute:
     category: str = "compute"
 
 
-@dataclass(frozen=True)
+@record
 class Collective:
     """A call on a group."""
 
@@ -57,7 +58,7 @@ class Collective:
     name: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Message:
     """A send or a receive. `peers` is the other rank of each rank of the class; a number is added to the rank."""
 
@@ -76,7 +77,7 @@ class Message:
 Operation = Compute | Collective | Message
 
 
-@dataclass(frozen=True)
+@record
 class RankClass:
     """Ranks that did the same."""
 
@@ -85,7 +86,7 @@ class RankClass:
     operations: tuple[Operation, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Group:
     """Groups of ranks that call the same at the same time: all of a dimension of a device mesh, say."""
 
@@ -94,7 +95,7 @@ class Group:
     category: str = "other"
 
 
-@dataclass(frozen=True)
+@record
 class Unplaced:
     """What of a trace could not be placed, how often, and why."""
 
@@ -103,7 +104,7 @@ class Unplaced:
     why: str
 
 
-@dataclass(frozen=True)
+@record
 class CapturedJob:
     """A captured job."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy.typing as npt
 
 from fabrictwin import catalog
 from fabrictwin.base.arrays import I32
+from fabrictwin.base.records import record
 from fabrictwin.base.units import Duration
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.host_placement import place
@@ -29,7 +29,7 @@ class CapturedWorkload(Section):
     launch: Duration = 5_000_000
 
 
-@dataclass(frozen=True)
+@record
 class PlacedCapture:
     """A captured job on the ranks that it was placed on."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy.typing as npt
 
 from fabrictwin import catalog
 from fabrictwin.base.arrays import I64
+from fabrictwin.base.records import record
 from fabrictwin.catalog.step_shares import step_shares
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.faults import find_faults
@@ -35,7 +35,7 @@ from fabrictwin.workload.model.model_sizes import Model
 MOST_MICRO_BATCHES = 100_000
 
 
-@dataclass(frozen=True)
+@record
 class Placement:
     """Hosts of ranks, and ranks that are not as the others."""
 
@@ -44,7 +44,7 @@ class Placement:
     differs: npt.NDArray[np.bool_]  # [ranks] slow or late: not to be folded with the others
 
 
-@dataclass(frozen=True)
+@record
 class Hardware:
     """Type of a job's GPUs, and rates between them."""
 
@@ -53,7 +53,7 @@ class Hardware:
     outside_bps: float  # of one GPU's share of its host's adapters
 
 
-@dataclass(frozen=True)
+@record
 class Job:
     """Everything that lowering needs, checked."""
 

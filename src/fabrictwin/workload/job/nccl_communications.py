@@ -19,6 +19,7 @@ import numpy.typing as npt
 from fabrictwin.base.arrays import I32, I64, starts_of
 from fabrictwin.base.capabilities import capabilities_of
 from fabrictwin.base.grouped import grouped
+from fabrictwin.base.records import record
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.faults import HostCause, host_causes
 from fabrictwin.cluster.spec.calibration_file import CollectiveCorrections
@@ -38,7 +39,7 @@ from fabrictwin.program.program import Channels, Communication, Connections, Sea
 _EDGES_KEPT = 1 << 18  # of what was lowered for one communicator
 
 
-@dataclass(frozen=True)
+@record
 class Hosts:
     """The hosts of a cluster as NCCL sees them."""
 
@@ -59,7 +60,7 @@ def library_of(spec: Spec, blueprint: Blueprint, fabric: Fabric, rank_node: I32)
     return Library(Hosts(fabric, host_causes(blueprint, spec)), rank_node, settings, corrections, without)
 
 
-@dataclass(frozen=True)
+@record
 class _Known:
     """A communicator that stands for all that lie like it."""
 
@@ -69,7 +70,7 @@ class _Known:
     lowered: dict[Task, _Lowered] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@record
 class _Lowered:
     """A communication of one group."""
 

@@ -10,7 +10,6 @@ are laid over positions: expert-tensor ranks fastest, then expert ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -18,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.arrays import I64
+from fabrictwin.base.records import record
 
 Order = Literal["tp-cp-dp-pp", "tp-cp-pp-dp"]
 
 
-@dataclass(frozen=True)
+@record
 class Layout:
     """tp × cp × dp × pp ranks."""
 
@@ -90,7 +90,7 @@ class Layout:
         return np.ascontiguousarray(groups)
 
 
-@dataclass(frozen=True)
+@record
 class Cells:
     """Which ranks act alike: units and positions divided into classes.
 

@@ -14,8 +14,10 @@ the sum of both gradients in 4 and in 2 bytes likewise: of a norm 2 bytes are le
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, NamedTuple
+
+from fabrictwin.base.records import record
 
 Weights = Literal["master", "autocast", "same"]
 CAST_BYTES = 6  # from 4 to 2 or back
@@ -36,7 +38,7 @@ class Partial(NamedTuple):
     keys: Moved  # the same of keys and values, and laid into the message to the next rank
 
 
-@dataclass(frozen=True)
+@record
 class Traffic:
     """Memory-bound kernels, (forward, backward), and what products bring with them."""
 

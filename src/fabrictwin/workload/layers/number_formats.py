@@ -16,8 +16,9 @@ Tests hold these bytes against the casts that Transformer Engine's GEMM profile 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from fabrictwin.base.records import record
 
 Precision = Literal["bf16", "fp16", "fp8", "fp4"]
 Scaling = Literal["delayed", "current", "rowwise", "block"]
@@ -27,7 +28,7 @@ WIDE_BYTES = 2  # what linear layers read and write elsewhere
 _MX_BLOCK, _NV_BLOCK = 32, 16
 
 
-@dataclass(frozen=True)
+@record
 class Format:
     """Bytes of an operand's element, and bytes that memory moves to cast it."""
 

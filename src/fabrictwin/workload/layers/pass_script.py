@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from fabrictwin.base.records import record
 from fabrictwin.workload.layers.roofline import NOTHING, Cost
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
@@ -29,7 +30,7 @@ class Compute(NamedTuple):
     part: Part
 
 
-@dataclass(frozen=True)
+@record
 class Collective:
     """A communication. `size_bytes` is as nccl-tests counts: the full buffer; of an all-to-all, one rank's."""
 

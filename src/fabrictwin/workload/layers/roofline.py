@@ -19,7 +19,6 @@ other, each a kernel of its own.
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
 from functools import cache
 from typing import Literal, NamedTuple
 
@@ -27,6 +26,7 @@ import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.workload.layers import flash_attention as flash
 from fabrictwin.workload.layers.number_formats import Attention, Precision, Scaling, format_of
@@ -59,7 +59,7 @@ class Cost(NamedTuple):
 NOTHING = Cost()
 
 
-@dataclass(frozen=True)
+@record
 class Heads:
     """Attention heads of one sequence on one GPU; values are as wide as keys unless told otherwise."""
 

@@ -5,9 +5,9 @@ A segment is what sharded data parallelism gathers as one, and what gradient buc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache, cached_property
 
+from fabrictwin.base.records import record
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.layers.attention import AttentionBlock
 from fabrictwin.workload.layers.feedforward import MlpBlock
@@ -18,7 +18,7 @@ from fabrictwin.workload.layers.state_space import MambaBlock
 from fabrictwin.workload.layers.transformer import Ends, Shape
 
 
-@dataclass(frozen=True)
+@record
 class Segment:
     """Part of a chunk, in order of forward. Parameters are those of one rank, unsharded."""
 

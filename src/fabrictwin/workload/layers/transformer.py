@@ -25,9 +25,10 @@ Left out: the all-reduces of a few bytes a token inside the vocabulary-parallel 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from fabrictwin.base.records import record
 from fabrictwin.workload.layers.kernel_traffic import CAST_BYTES, FUSED, Moved, Traffic
 from fabrictwin.workload.layers.number_formats import Attention
 from fabrictwin.workload.layers.pass_script import Collective, Kind, Part, Script
@@ -36,7 +37,7 @@ from fabrictwin.workload.model.model_blocks import Linear
 from fabrictwin.workload.model.model_sizes import Model
 
 
-@dataclass(frozen=True)
+@record
 class Sharing:
     """How ranks share a micro-batch."""
 
@@ -50,7 +51,7 @@ class Sharing:
     dispatcher: Literal["all-to-all", "flex"] = "all-to-all"
 
 
-@dataclass(frozen=True)
+@record
 class Hiding:
     """Communication that runs beside compute."""
 
@@ -60,7 +61,7 @@ class Hiding:
     hide_experts: bool = False  # exchanges of experts run beside another micro-batch's compute
 
 
-@dataclass(frozen=True)
+@record
 class LossKernels:
     """Kernels of the cross-entropy, and how often it is computed once more for metrics."""
 
@@ -68,7 +69,7 @@ class LossKernels:
     metrics: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Adapters:
     """Low-rank adapters beside these linear layers, whose own weights, as all others, are frozen."""
 
@@ -76,7 +77,7 @@ class Adapters:
     targets: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Kernels:
     """Kernels that a layer runs, and how they are issued."""
 
@@ -89,7 +90,7 @@ class Kernels:
     adapters: Adapters | None = None  # None: all weights are trained
 
 
-@dataclass(frozen=True)
+@record
 class ExpertRouting:
     """What experts take, and the host for their sake."""
 
@@ -99,7 +100,7 @@ class ExpertRouting:
     interleaved_ps: int = 0  # of the host for each expert, where two micro-batches alternate
 
 
-@dataclass(frozen=True)
+@record
 class Shape:
     """One micro-batch on one rank, and how ranks share it."""
 

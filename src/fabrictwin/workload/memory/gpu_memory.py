@@ -26,11 +26,11 @@ Left out: the allocator's fragmentation, workspaces of matrix products, data tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from fabrictwin import catalog
+from fabrictwin.base.records import record
 from fabrictwin.base.units import format_size
 from fabrictwin.workload.memory.memory_inputs import MemoryInputs, Recompute
 
@@ -47,7 +47,7 @@ COMMUNICATOR_OF_TWO_BYTES, COMMUNICATOR_BYTES = 544 * _MIB, 688 * _MIB
 CONTEXT_BYTES = 512 * _MIB
 
 
-@dataclass(frozen=True)
+@record
 class Item:
     key: str
     name: str
@@ -55,7 +55,7 @@ class Item:
     estimate: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Memory:
     """The fullest rank's memory at its fullest."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Literal
 
+from fabrictwin.base.records import record
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.job.training_checks import IN_PASS
 from fabrictwin.workload.layers.kernel_traffic import Weights
@@ -17,7 +17,7 @@ Recompute = Literal["none", "selective", "full", "operations"]
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
 
 
-@dataclass(frozen=True)
+@record
 class Ranks:
     """Ranks that share the work."""
 
@@ -30,7 +30,7 @@ class Ranks:
     load: float = 1.0  # tokens of the busiest expert-parallel rank over the mean
 
 
-@dataclass(frozen=True)
+@record
 class Batches:
     """Micro-batches of a step, and in which order a stage takes them."""
 
@@ -40,7 +40,7 @@ class Batches:
     schedule: Schedule = "1f1b"
 
 
-@dataclass(frozen=True)
+@record
 class Activations:
     """What is kept of a forward pass until its backward pass."""
 
@@ -50,7 +50,7 @@ class Activations:
     attention: Attention = "flash"
 
 
-@dataclass(frozen=True)
+@record
 class Sharding:
     """Parameters, gradients and optimizer states, and who holds which."""
 
@@ -62,7 +62,7 @@ class Sharding:
     adapters: int | None = None  # parameters of a layer that are trained, where its own weights are not
 
 
-@dataclass(frozen=True)
+@record
 class MemoryInputs:
     """The figures that decide how much memory a rank needs."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 
 _LARGEST = 10**9
 
 
-@dataclass(frozen=True)
+@record
 class Config:
     """The keys of a model's file; every error names its key."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from fabrictwin.base.records import record
 
 Split = Literal["column", "row", "whole"]
 
@@ -33,7 +34,7 @@ class Linear(NamedTuple):
         return self.weights // tp + (bias // tp if self.split == "column" else bias)
 
 
-@dataclass(frozen=True)
+@record
 class Weights:
     """How published weights are stored: `none` for 16 bits, `fp8`, `fp4`, `int4`, `mxfp4`, or what a file says.
 
@@ -49,7 +50,7 @@ class Weights:
 WIDE = Weights()
 
 
-@dataclass(frozen=True)
+@record
 class Latent:
     """Multi-head latent attention. `query_rank` 0: queries come from one product."""
 
@@ -60,7 +61,7 @@ class Latent:
     value_size: int
 
 
-@dataclass(frozen=True)
+@record
 class Experts:
     """A mixture of experts in place of the MLP of most layers."""
 
@@ -75,7 +76,7 @@ class Experts:
     latent: int = 0  # dimensions that experts work on, where they are not the model's
 
 
-@dataclass(frozen=True)
+@record
 class Mamba:
     """A Mamba-2 layer (Dao and Gu 2024, arXiv 2405.21060): a state of `state` by `head_size` for every head."""
 

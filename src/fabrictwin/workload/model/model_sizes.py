@@ -27,15 +27,15 @@ Left out: vision towers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Literal
 
+from fabrictwin.base.records import record
 from fabrictwin.workload.model.model_blocks import WIDE, Experts, Latent, Linear, Mamba, Weights
 
 
-@dataclass(frozen=True)
+@record
 class Model:
     """A decoder-only transformer."""
 

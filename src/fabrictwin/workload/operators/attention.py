@@ -11,11 +11,11 @@ of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from fabrictwin.base.arrays import F64
+from fabrictwin.base.records import record
 from fabrictwin.workload.operators.products import LARGE_US, Chip
 
 TILE = 128
@@ -44,7 +44,7 @@ reached at `COLD_BYTES` an SM; row: for each query head of each sequence on an S
 COLD_BYTES = 32768.0
 
 
-@dataclass(frozen=True)
+@record
 class Blocks:
     """What prompts come to: arrays of equal length, or one number each.
 

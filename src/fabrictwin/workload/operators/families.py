@@ -6,11 +6,11 @@ A family's shapes are rows of numbers. `time_us` is its form; `points` are the l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from fabrictwin.base.arrays import F64
+from fabrictwin.base.records import record
 from fabrictwin.workload.operators import attention, experts, products
 from fabrictwin.workload.operators.products import Chip, Format
 
@@ -29,7 +29,7 @@ take the constants of 16 bits.
 WIDENED = {"w4": "bf16"}
 
 
-@dataclass(frozen=True)
+@record
 class Family:
     """A kind of kernels.
 

@@ -14,7 +14,6 @@ import gzip
 import io
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from fabrictwin.base.arrays import F64
 from fabrictwin.base.errors import ConfigError, quoted
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import MAX_BYTES, read_bytes
 
 TYPES = {"bfloat16": "bf16", "float16": "bf16", "fp8": "fp8", "fp8_block": "fp8-block", "nvfp4": "fp4"}
@@ -38,7 +38,7 @@ Columns = Mapping[str, NDArray[np.str_]]
 Mask = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
+@record
 class Measured:
     """Kernels of one family and type: rows of shapes, and their times in microseconds."""
 

@@ -14,11 +14,11 @@ are multiples of 32 (training has what they lose, `layers/roofline.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from fabrictwin.base.arrays import F64
+from fabrictwin.base.records import record
 
 TILES = (
     (64, 32),
@@ -66,7 +66,7 @@ NAMES = tuple(BOUNDS)
 WITHOUT_CAST = NAMES[:9]
 
 
-@dataclass(frozen=True)
+@record
 class Chip:
     """What a data sheet says of a GPU: SMs, operations a microsecond in one type, bytes a microsecond."""
 
@@ -75,7 +75,7 @@ class Chip:
     bytes_per_us: float
 
 
-@dataclass(frozen=True)
+@record
 class Format:
     """Type of operands.
 

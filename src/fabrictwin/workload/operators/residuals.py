@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabrictwin.base.arrays import F64
+from fabrictwin.base.records import record
 
 STEP = 0.015
 MOST = 127
@@ -27,7 +27,7 @@ MOST_TURNS, CLOSE = 60, 1e-6
 LEAST = 0.01  # of a residual, below which absolute and squared errors are alike
 
 
-@dataclass(frozen=True)
+@record
 class ResidualGrid:
     """Residuals over log2 of variables: axes (each ascending) and the values in steps, of the axes' shape."""
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.base.arrays import F64
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
 from fabrictwin.catalog.kernels import kernel_constants, kernel_residuals
 from fabrictwin.workload.operators.families import FAMILIES, FORMATS, WIDENED
@@ -28,7 +29,7 @@ US_PER_S = PS_PER_S // PS_PER_US
 BITS = 8
 
 
-@dataclass(frozen=True)
+@record
 class Table:
     """What a family takes on a GPU in one type; `of` is the GPU that was measured."""
 

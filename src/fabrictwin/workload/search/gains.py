@@ -11,7 +11,7 @@ A change is made alone; gains do not add up. The closed form knows the fabric as
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.fabric.fabric import Fabric
@@ -43,7 +44,7 @@ REMOVED = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Gain:
     """A change, and the step's time with it; `gained_ps` is below 0 where it costs."""
 

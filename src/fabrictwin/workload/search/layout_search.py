@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from fabrictwin import catalog
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.fabric.fabric import Fabric
@@ -44,7 +45,7 @@ _RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "operations", "full") 
 _WITH_CONDITIONS = ("operations",)  # the rules forbid it with some layouts
 
 
-@dataclass(frozen=True)
+@record
 class Candidate:
     """A layout that fits: `section` is `workload.training` with it."""
 
@@ -54,7 +55,7 @@ class Candidate:
     estimate: Estimate
 
 
-@dataclass(frozen=True)
+@record
 class _Bounded:
     """A layout that fits and takes at least so long (`LowerBounds`)."""
 
@@ -63,7 +64,7 @@ class _Bounded:
     job: Job
 
 
-@dataclass(frozen=True)
+@record
 class _Held:
     """A layout that the rules allow; nothing where no recomputation makes it fit."""
 
@@ -71,7 +72,7 @@ class _Held:
     job: Job | None
 
 
-@dataclass(frozen=True)
+@record
 class _Division:
     """Division of model and replicas, with what is the same for all micro-batches, found once."""
 
@@ -84,7 +85,7 @@ class _Division:
     states: dict[int, States] = field(default_factory=dict)  # by stage
 
 
-@dataclass(frozen=True)
+@record
 class Found:
     """The result of a search: the fastest layouts that fit, and how many there were."""
 

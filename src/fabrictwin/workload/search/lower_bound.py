@@ -13,12 +13,12 @@ costs a few sums.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import numpy as np
 
 from fabrictwin.base.arrays import F64, starts_of
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.layers.pass_script import Collective, Compute, Kind, Script, Start
@@ -30,7 +30,7 @@ _FEW, _SOME, _MANY = 1, 4, 8  # loads of experts that bounds tell apart, the fir
 _STEPS: dict[Kind, int] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 
 
-@dataclass(frozen=True)
+@record
 class _Passes:
     """Least times of the passes of one layer, or of an end, in ps."""
 

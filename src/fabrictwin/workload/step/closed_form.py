@@ -14,7 +14,6 @@ Left out: slow GPUs and changed links (everything is as built), and folding: all
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, NamedTuple, cast
 
@@ -22,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.arrays import F64, I64
+from fabrictwin.base.records import record
 from fabrictwin.program.program import NONE
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.job.job_communications import Groups
@@ -41,7 +41,7 @@ _GROUPS_PLAYED = 4  # of as many micro-batches as stages, before the rest is ext
 _LEAST_PLAYED = 16
 
 
-@dataclass(frozen=True)
+@record
 class Estimate:
     """A step, and where the slowest stage's time goes. The parts add up to it."""
 
@@ -63,7 +63,7 @@ class Estimate:
         }
 
 
-@dataclass(frozen=True)
+@record
 class PassTimes:
     """Times of passes in ps, [3, stages, chunks] each."""
 

@@ -16,12 +16,12 @@ the other.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.base.arrays import I64
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.program.program import NONE
 from fabrictwin.workload.job.training_checks import IN_PASS
@@ -39,7 +39,7 @@ ADAM_BYTES: Mapping[Weights, int] = {"master": 38, "autocast": 36, "same": 18}
 HOST_ADAM_BYTES: Mapping[Weights, int] = {"master": 30, "autocast": 28, "same": 14}
 
 
-@dataclass(frozen=True)
+@record
 class _Bucket:
     """Gradients that go together: parameters of one rank, and who of a chunk holds them."""
 
@@ -49,7 +49,7 @@ class _Bucket:
     segments: tuple[int, ...]  # of the chunk; empty: everything of the stage
 
 
-@dataclass(frozen=True)
+@record
 class _Reduced:
     """A bucket, and the ids after which the optimizer may take it."""
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
+from fabrictwin.base.records import record
 from fabrictwin.program.program import Program
 from fabrictwin.workload.memory.gpu_memory import Memory
 
 
-@dataclass(frozen=True)
+@record
 class Work:
     """The work of one step over all GPUs."""
 
@@ -23,7 +22,7 @@ class Work:
     precision: str
 
 
-@dataclass(frozen=True)
+@record
 class Lowered:
     """A workload as a program on the nodes that it was placed on."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from fabrictwin.base.records import record
 from fabrictwin.workload.job.job_communications import Groups, Made
 from fabrictwin.workload.layers.pass_script import (
     LABELS,
@@ -20,7 +20,7 @@ from fabrictwin.workload.step.step_clock import StepClock
 from fabrictwin.workload.step.step_context import Stage
 
 
-@dataclass(frozen=True)
+@record
 class PassTime:
     """One pass of a chunk: what it takes, what of it is compute, when its segments' gradients are there; in ps."""
 

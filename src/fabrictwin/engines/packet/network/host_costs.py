@@ -10,12 +10,13 @@ Left out: a thread is shared packet by packet, not system call by system call.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fabrictwin.base.arrays import I32, I64
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.channels.connection_paths import memory_and_cores
 from fabrictwin.fabric.fabric import NONE, Fabric, NodeKind
@@ -28,7 +29,7 @@ WORK_PS = 80  # of a processor's time count as one byte on the link that stands 
 MEMORY, CORES, THREAD = range(3)
 
 
-@dataclass(frozen=True)
+@record
 class HostWork:
     """Links that stand for what is no wire, behind the fabric's ports and nodes."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from fabrictwin import catalog
 from fabrictwin.base.congestion_controls import Scale
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.cluster.blueprint import Technology
 from fabrictwin.engines.packet.network.virtual_lanes import lanes_needed
@@ -22,7 +22,7 @@ SHORTEST_FRAME = 84  # of Ethernet, with preamble and gap
 AETH_BYTES = 4
 
 
-@dataclass(frozen=True)
+@record
 class HeaderBytes:
     """Bytes on the wire beside payload."""
 
@@ -39,7 +39,7 @@ def _headers(technology: Technology) -> HeaderBytes:
     )
 
 
-@dataclass(frozen=True)
+@record
 class NetworkModel:
     """A network for the packet kernel to play. Raises ConfigError for options that the technology has not."""
 

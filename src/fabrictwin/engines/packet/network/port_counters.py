@@ -7,13 +7,13 @@ lists them under `hw_counters` for mlx5.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fabrictwin import catalog
 from fabrictwin.base.arrays import I32, I64
+from fabrictwin.base.records import record
 from fabrictwin.engines.base.packet_level import PacketTotals
 from fabrictwin.engines.packet.network.partitions import key_violations
 from fabrictwin.fabric.fabric import NONE
@@ -174,7 +174,7 @@ def adapter_counters(network: PacketNetwork) -> dict[str, I64]:
     return found
 
 
-@dataclass(frozen=True)
+@record
 class QueueDepths:
     """Bytes that waited at ports (the packet on the wire included): [samples] and [samples, ports]."""
 

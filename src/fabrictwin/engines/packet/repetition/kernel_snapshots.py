@@ -7,12 +7,12 @@ are scheduled, or wait.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fabrictwin.base.arrays import I64
+from fabrictwin.base.records import record
 
 if TYPE_CHECKING:
     from fabrictwin.kernel.packet.state.state import State
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PORT_COUNTS = ("tx_bytes", "tx_payload", "tx_packets", "wait_ps")
 
 
-@dataclass(frozen=True)
+@record
 class Events:
     """What is scheduled, in its order: [events] time, what, sequence; where in the state each stands."""
 
@@ -35,7 +35,7 @@ class Events:
         return Events(self.time[which], self.what[which], self.at[which], self.sequence[which])
 
 
-@dataclass(frozen=True)
+@record
 class Packets:
     """Packets on a wire and then those that wait, in order."""
 
@@ -44,7 +44,7 @@ class Packets:
     record: Any
 
 
-@dataclass(frozen=True)
+@record
 class Moment:
     """What there is between two events."""
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fabrictwin.base.arrays import I64
+from fabrictwin.base.records import record
 from fabrictwin.engines.packet.repetition.kernel_snapshots import PORT_COUNTS
 from fabrictwin.engines.packet.repetition.program_front import ProgramFront
 from fabrictwin.program.program import Operations
@@ -35,7 +36,7 @@ _PSNS = ("next_psn", "una", "posted_psn", "highest_psn", "expected", "in_memory"
 _SEARCH = 64  # operations looked at for each one of the program, before order counts as unknown
 
 
-@dataclass(frozen=True)
+@record
 class _Snapshot:
     """A site's state at one moment."""
 
@@ -62,7 +63,7 @@ class _Snapshot:
         return b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
 
 
-@dataclass(frozen=True)
+@record
 class _Phase:
     """One communication from its start to its end, and what it left."""
 
@@ -76,7 +77,7 @@ class _Phase:
         return int((self.after.port.tx_packets - self.before.port.tx_packets).sum())
 
 
-@dataclass(frozen=True)
+@record
 class Start:
     """A communication that starts."""
 
@@ -86,7 +87,7 @@ class Start:
     payload_bytes: int
 
 
-@dataclass(frozen=True)
+@record
 class _Links:
     """Links by their sending port, its slot and that of the port at the other end."""
 

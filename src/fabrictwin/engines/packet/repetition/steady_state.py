@@ -12,13 +12,13 @@ drawn (random numbers move on), a congestion control acts (its rates do), or pac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fabrictwin.base.arrays import I64
 from fabrictwin.base.congestion_controls import CONTROLS
+from fabrictwin.base.records import record
 from fabrictwin.engines.packet.repetition.kernel_snapshots import (
     PORT_COUNTS,
     Events,
@@ -70,7 +70,7 @@ _NOTHING: frozenset[str] = frozenset()
 _NEVER = 1 << 62
 
 
-@dataclass(frozen=True)
+@record
 class Period:
     """What one period brings."""
 

@@ -12,12 +12,12 @@ messages are exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fabrictwin.base.arrays import I64
+from fabrictwin.base.records import record
 from fabrictwin.engines.packet.repetition.kernel_snapshots import heap_of, lanes_of, packets_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _TIMES = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Steps:
     """A communication that is under way, by queue pair and step."""
 
@@ -129,7 +129,7 @@ def lead_ps(state: State, steps: Steps, first: int, last: int) -> float:
     return float(behind.max() - behind.min())
 
 
-@dataclass(frozen=True)
+@record
 class Seen:
     """What a step brings."""
 

@@ -11,9 +11,9 @@ Nothing is skipped past what else is scheduled, nor where marks, drops or pauses
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fabrictwin.base.records import record
 from fabrictwin.engines.packet.repetition.kernel_snapshots import PORT_COUNTS
 from fabrictwin.engines.packet.repetition.steady_steps import (
     Seen,
@@ -35,7 +35,7 @@ LEAST = 6  # steps worth a skip
 SETTLING = 2  # steps of a communication before the first window
 
 
-@dataclass(frozen=True)
+@record
 class _Mark:
     """How far a communication is at a time, and what ports and controls counted until then."""
 
@@ -47,7 +47,7 @@ class _Mark:
     disturbed: int
 
 
-@dataclass(frozen=True)
+@record
 class _Trial:
     """A skip that is yet to be held to what comes after it."""
 

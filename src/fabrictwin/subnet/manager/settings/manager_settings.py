@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.cluster.spec.congestion_section import CongestionControl
 from fabrictwin.routing.engines.routing_options import Options
 from fabrictwin.routing.partition_keys import FULL as FULL
@@ -16,7 +17,7 @@ IPOIB_QKEY = 0x0B1B
 DROP_VL = 15  # in an SL to VL map: packets are discarded
 
 
-@dataclass(frozen=True)
+@record
 class Broadcast:
     """A partition's IPoIB broadcast group, codes as the IBTA's."""
 
@@ -29,7 +30,7 @@ class Broadcast:
     flow_label: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Partition:
     """A partition: its key (15 bits), who is a full and who a limited member by port GUID. None is everybody.
 
@@ -63,7 +64,7 @@ def _spread_low() -> tuple[tuple[int, int], ...]:
     return ((0, 0), *((vl, 4) for vl in range(1, 8)))
 
 
-@dataclass(frozen=True)
+@record
 class Settings:
     """Settings of a manager."""
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError, did_you_mean, quoted
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import read_text
 from fabrictwin.base.whole_numbers import whole_or_none
 from fabrictwin.subnet.manager.settings.manager_settings import DEFAULT_PKEY, Broadcast, Partition
@@ -28,7 +29,7 @@ _KEYWORDS = ("ALL", "ALL_CAS", "ALL_SWITCHES", "ALL_ROUTERS", "SELF")
 _MOST = {"rate": 63, "mtu": 5, "sl": 15, "scope": 15, "Q_Key": 2**32 - 1, "TClass": 255, "FlowLabel": 2**20 - 1}
 
 
-@dataclass(frozen=True)
+@record
 class Everybody:
     """The end ports that keywords stand for, by GUID."""
 

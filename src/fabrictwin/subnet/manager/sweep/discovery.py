@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from fabrictwin.base.records import record
 from fabrictwin.subnet.manager.mad_transport import HERE, Answer, Path, Request, Transport, get
 from fabrictwin.subnet.wire.fields import MadError
 from fabrictwin.subnet.wire.header import MAX_HOPS
@@ -33,7 +34,7 @@ class Kind(StrEnum):
     BAD_KEY = "bad key"
 
 
-@dataclass(frozen=True)
+@record
 class Finding:
     """Something wrong, and where."""
 
@@ -120,7 +121,7 @@ class Subnet:
             self.findings.append(finding)
 
 
-@dataclass(frozen=True)
+@record
 class _Seen:
     """A finding behind a port: whose answer came, and where it came in."""
 

@@ -7,18 +7,18 @@ that starts again finds its predecessor's), the lowest free range. With LMC n a 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from fabrictwin.base.errors import ConfigError, quoted
-from fabrictwin.base.interrupt import unfinished
+from fabrictwin.base.process.interrupt import unfinished
+from fabrictwin.base.records import record
 from fabrictwin.base.textfile import read_text, writing
 from fabrictwin.base.whole_numbers import whole
 
 FIRST, LAST = 0x0001, 0xBFFF
 
 
-@dataclass(frozen=True)
+@record
 class Wish:
     """A port that needs LIDs: its GUID, what it has now (0 for none), 2^lmc of them."""
 

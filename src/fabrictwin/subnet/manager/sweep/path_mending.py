@@ -12,13 +12,13 @@ they are; only paths of switches and aggregation nodes that are astray have any 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.arrays import U8
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import I32, NONE
 from fabrictwin.routing.engines.filling import Tables, own_lanes, tree_of
 from fabrictwin.routing.engines.routing_options import Options
@@ -32,7 +32,7 @@ TREES = ("dmodk", "fattree", "updown")
 Cable = tuple[int, int, int, int]  # GUID and port of both ends
 
 
-@dataclass(frozen=True)
+@record
 class Routed:
     """A fabric as an engine routed it as a whole."""
 
@@ -43,7 +43,7 @@ class Routed:
     astray: int  # pairs of a switch with adapters and an adapter's LID without a way up and then down
 
 
-@dataclass(frozen=True)
+@record
 class Mended:
     """Tables, and those to be programmed one after the other before them."""
 
@@ -106,7 +106,7 @@ def _oriented_links(graph: Graph, routed: Routed) -> Links:
     )
 
 
-@dataclass(frozen=True)
+@record
 class _Owned:
     """LIDs that somebody has. All [K]."""
 

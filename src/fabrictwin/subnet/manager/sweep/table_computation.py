@@ -6,13 +6,14 @@ loaded port that does. Tables whose every entry lies on a shortest path cannot l
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.arrays import I32, U8, place_of
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.records import record
 from fabrictwin.fabric.fabric import NONE
 from fabrictwin.routing.check.judge import deadlock
 from fabrictwin.routing.engines.filling import Tables
@@ -36,7 +37,7 @@ _CHUNK = 1024  # LIDs looked at together, for the size of temporary arrays
 _LONGEST_PATH = 64
 
 
-@dataclass(frozen=True)
+@record
 class Graph:
     """The switches of a subnet as arrays, and which of the subnet's things they are."""
 
@@ -125,7 +126,7 @@ def fill_anew(graph: Graph, settings: Settings) -> Tables:
         return replace(tables, remark=f"minhop in place of {settings.engine}: {refusal.message}")
 
 
-@dataclass(frozen=True)
+@record
 class Destinations:
     """Switch and port of each LID. All [highest LID + 1]."""
 
@@ -221,7 +222,7 @@ def carry_over(graph: Graph, programmed: dict[int, U8]) -> U8:
     return old
 
 
-@dataclass(frozen=True)
+@record
 class Broken:
     """Paths that led over something that is gone: counts of (source switch with adapters, LID)."""
 
