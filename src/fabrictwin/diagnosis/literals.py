@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 SHORTEST = 3  # of a text that is looked for before a pattern
@@ -172,15 +172,21 @@ class LiteralIndex:
 
     def first(self, text: str) -> int | None:
         """The number of the first pattern that is found in `text`; None where none is."""
+        return next(self.all(text), None)
+
+    def all(self, text: str) -> Iterator[int]:
+        """The numbers of the patterns that are found in `text`, in their order."""
         if not text.isascii():  # letters whose cases are not one to one
-            return next((n for n, one in enumerate(self.patterns) if one.compiled.search(text)), None)
+            asked = range(len(self.patterns))
+            yield from (number for number in asked if self.patterns[number].compiled.search(text))
+            return
         lower = text.lower()
-        asked = set(self._always)
+        needed = set(self._always)
         for part in self._parts.keys() & _thirds(lower):
             for needs, numbers in self._parts[part]:
                 if needs in lower:
-                    asked.update(numbers)
-        return next((n for n in sorted(asked) if self.patterns[n].compiled.search(text)), None)
+                    needed.update(numbers)
+        yield from (number for number in sorted(needed) if self.patterns[number].compiled.search(text))
 
 
 def _thirds(text: str) -> set[str]:
