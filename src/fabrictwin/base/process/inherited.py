@@ -9,9 +9,9 @@ _ours: set[str] = set()
 
 
 def use_one_blas_thread() -> None:
-    """Have numpy start no thread a core for linear algebra unless the user chose; called before its import.
+    """Have numpy start no threads for linear algebra, unless the user chose; called before its import.
 
-    Each of those threads turns in a loop for a while before it sleeps: on two cores a third of what importing numpy
+    One a core, they turn in a loop for a while before they sleep: on two cores a third of what importing numpy
     costs. No matrix here is large enough for them.
     """
     if _BLAS_THREADS not in os.environ:
