@@ -27,7 +27,7 @@ from fabrictwin.base.errors import (
     UnwrittenError,
     did_you_mean,
 )
-from fabrictwin.base.process.inherited import use_one_blas_thread
+from fabrictwin.base.process.inherited import start_quickly
 from fabrictwin.base.process.interrupt import INTERRUPTED, InterruptGuard, leave
 from fabrictwin.base.version import __version__
 
@@ -253,7 +253,7 @@ def program() -> Any:
     """Be the program `fabrictwin`: as `main`, and die of SIGPIPE where whoever read our output has left."""
     # what commands make stays alive to their end, mostly: a search at every 700th object finds no garbage
     gc.set_threshold(_COLLECTED)
-    use_one_blas_thread()
+    start_quickly()
     code = main()
     if code == INTERRUPTED:
         sys.stderr.flush()
