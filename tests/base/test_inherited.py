@@ -17,7 +17,9 @@ print(inherited.inherited() == {name: value for name, value in os.environ.items(
 
 def printed(**given: str) -> str:
     clean = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=clean | given, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=clean | given, capture_output=True, text=True, check=True
+    )
     return done.stdout
 
 
