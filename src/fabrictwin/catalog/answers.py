@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -18,7 +17,7 @@ from pydantic import ValidationError
 from fabrictwin.base.errors import ConfigError, did_you_mean, quoted
 from fabrictwin.base.textfile import read_text
 from fabrictwin.base.validation_errors import config_errors
-from fabrictwin.base.yamlfile import Lines, read_yaml
+from fabrictwin.base.yamlfile import Lines, read_bundled, read_yaml
 from fabrictwin.catalog.devices import FabricPreset, Nic, PortMode, Switch, VerbsDevice
 from fabrictwin.catalog.entry_kinds import KINDS, figures
 from fabrictwin.catalog.failures import FailureLog
@@ -59,12 +58,35 @@ def _unknown(got: str, known: tuple[str, ...], what: str) -> ConfigError:
     return ConfigError(f"got {got!r}, expected one of the {what} in the catalog ({', '.join(known)}){hint}")
 
 
+class _Entries(Mapping[str, Entry]):
+    """Entries of the catalog's own file, each built when it is asked for, and behind them the user's own."""
+
+    def __init__(
+        self, model: type[Entry], rows: Mapping[str, Mapping[str, Any]], own: Mapping[str, Entry]
+    ) -> None:
+        self._model, self._rows, self._own = model, rows, own
+        self._made: dict[str, Entry] = {**own}
+
+    def __getitem__(self, name: str) -> Entry:
+        if name not in self._made:
+            row = self._rows[name]
+            context = {"source": row.get("source", "")}
+            self._made[name] = self._model.model_validate({**row, "name": name}, context=context)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self._rows, *self._own))
+
+    def __len__(self) -> int:
+        return len(self._rows) + len(self._own)
+
+
 def read_entries(text: str, *, kind: str, file: str) -> dict[str, Entry]:
     """The entries of one data file. Raises ConfigError with file, line and key."""
-    model = KINDS[kind]
     data, lines = read_yaml(text, file)
     if not isinstance(data, dict):
         raise ConfigError(f"expected entries by name, such as the {kind} ones of the catalog", file=file, line=1)
+    model = KINDS[kind]
     entries: dict[str, Entry] = {}
     for name, raw in data.items():
         if not isinstance(raw, dict):
@@ -91,10 +113,6 @@ def read_entries(text: str, *, kind: str, file: str) -> dict[str, Entry]:
     return entries
 
 
-def _text(file: str) -> str:
-    return resources.files("fabrictwin.catalog").joinpath("data", file).read_text(encoding="utf-8")
-
-
 def own_file(file: str) -> Path | None:
     """A data file of the user's own beside the catalog's: of the folder that FABRICTWIN_CATALOG names.
 
@@ -117,10 +135,11 @@ def own_file(file: str) -> Path | None:
 def sources() -> dict[str, Source]:
     """Every source by its key, the user's own among them."""
     own = own_file("sources.yaml")
-    files = [("sources.yaml", _text("sources.yaml")), *([(str(own), read_text(own))] if own else [])]
-    result: dict[str, Source] = {}
-    for file, text in files:
-        data, lines = read_yaml(text, file)
+    rows = read_bundled("fabrictwin.catalog", "sources.yaml")
+    result: dict[str, Source] = {key: Source.model_validate(raw) for key, raw in rows.items()}
+    if own is not None:
+        file = str(own)
+        data, lines = read_yaml(read_text(own), file)
         if not isinstance(data, dict):
             raise ConfigError("expected sources by name, each with title and url", file=file, line=1)
         for key, raw in data.items():
@@ -139,16 +158,18 @@ def _once(name: str, known: Container[str], file: str, lines: Lines) -> None:
 
 
 @cache
-def _kind(kind: str) -> dict[str, Entry]:
+def _kind(kind: str) -> Mapping[str, Entry]:
     file = f"{kind}.yaml"
-    found, own = read_entries(_text(file), kind=kind, file=file), own_file(file)
-    if own is not None:
-        text = read_text(own)
-        more = read_entries(text, kind=kind, file=str(own))
-        for name in more:
-            _once(name, found, str(own), read_yaml(text, str(own))[1])
-        found |= more
-    return found
+    bundled, own = read_bundled("fabrictwin.catalog", file), own_file(file)
+    if own_file("sources.yaml") is not None:
+        sources()  # what is wrong there is said whatever is asked
+    if own is None:
+        return _Entries(KINDS[kind], bundled, {})
+    text = read_text(own)
+    more = read_entries(text, kind=kind, file=str(own))
+    for name in more:
+        _once(name, bundled, str(own), read_yaml(text, str(own))[1])
+    return _Entries(KINDS[kind], bundled, more)
 
 
 def names(kind: str) -> tuple[str, ...]:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from fabrictwin.base.records import record
-from fabrictwin.base.yamlfile import read_yaml
+from fabrictwin.base.yamlfile import read_bundled
 
 FILE = "error_ranges.yaml"
 QUANTILES = (0.05, 0.25, 0.75, 0.95)
@@ -107,8 +106,7 @@ class Ranges:
 @cache
 def error_ranges(answer: str) -> Ranges:
     """Return the ranges of `step`, `collective` or `served`."""
-    text = resources.files("fabrictwin.catalog").joinpath("data", FILE).read_text(encoding="utf-8")
-    data, _ = read_yaml(text, FILE)
+    data = read_bundled("fabrictwin.catalog", FILE)
     assert isinstance(data, dict)
     found = data[answer]
     cells = {}

@@ -12,7 +12,7 @@ from importlib import resources
 import numpy as np
 from numpy.typing import NDArray
 
-from fabrictwin.base.yamlfile import read_yaml
+from fabrictwin.base.yamlfile import read_bundled
 
 CONSTANTS, RESIDUALS = "kernels.yaml", "kernels.npz"
 Key = tuple[str, ...]
@@ -21,8 +21,7 @@ Key = tuple[str, ...]
 @cache
 def kernel_constants() -> Mapping[Key, Mapping[str, float]]:
     """Return constants by (family, GPU, type, library)."""
-    text = resources.files("fabrictwin.catalog").joinpath("data", CONSTANTS).read_text(encoding="utf-8")
-    data, _ = read_yaml(text, CONSTANTS)
+    data = read_bundled("fabrictwin.catalog", CONSTANTS)
     assert isinstance(data, dict)
     return {
         tuple(key.split(" ")): {name: float(value) for name, value in row.items()}

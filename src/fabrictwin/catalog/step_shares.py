@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 
 from fabrictwin.base.records import record
-from fabrictwin.base.yamlfile import read_yaml
+from fabrictwin.base.yamlfile import read_bundled
 
 FILE = "step_shares.yaml"
 
@@ -34,8 +33,7 @@ class StepShares:
 @cache
 def step_shares() -> StepShares:
     """Return the catalog's shares."""
-    text = resources.files("fabrictwin.catalog").joinpath("data", FILE).read_text(encoding="utf-8")
-    data, _ = read_yaml(text, FILE)
+    data = read_bundled("fabrictwin.catalog", FILE)
     assert isinstance(data, dict)
     factors = ({name: float(value) for name, value in data[key].items()} for key in ("gpus", "software"))
     return StepShares(float(data["typical"]), *factors)

@@ -27,11 +27,12 @@ from fabrictwin.base.errors import (
     UnwrittenError,
     did_you_mean,
 )
-from fabrictwin.base.process.inherited import use_one_blas_thread
+from fabrictwin.base.process.end import end
+from fabrictwin.base.process.inherited import start_quickly
 from fabrictwin.base.process.interrupt import INTERRUPTED, InterruptGuard, leave
 from fabrictwin.base.version import __version__
 
-_COLLECTED = 50_000  # objects made between two searches for cyclic garbage
+_COLLECTED = 300_000  # objects made, and not freed, between two searches for cyclic garbage
 
 # A command is a click command of its own name, in the module named here; adding one is one line here.
 COMMANDS = {
@@ -253,7 +254,7 @@ def program() -> Any:
     """Be the program `fabrictwin`: as `main`, and die of SIGPIPE where whoever read our output has left."""
     # what commands make stays alive to their end, mostly: a search at every 700th object finds no garbage
     gc.set_threshold(_COLLECTED)
-    use_one_blas_thread()
+    start_quickly()
     code = main()
     if code == INTERRUPTED:
         sys.stderr.flush()
@@ -261,4 +262,5 @@ def program() -> Any:
     if code == PIPE_CLOSED:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGPIPE)
+    end(code)
     return code

@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from fabrictwin.base.process import interrupt
 from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.process import interrupt
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.play import compile_messages
 from fabrictwin.engines.packet.packet_options import PacketOptions

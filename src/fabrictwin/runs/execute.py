@@ -17,7 +17,6 @@ from fabrictwin.base.grouped import grouped
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S, format_rate
-from fabrictwin.capture.recorder import CaptureRequest
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.disturbances import Disturbances, find_disturbances
@@ -43,6 +42,7 @@ from fabrictwin.workload.step.disturbed_program import add_noise, begin_late
 from fabrictwin.workload.step.step_work import Lowered
 
 if TYPE_CHECKING:
+    from fabrictwin.capture.recorder import CaptureRequest
     from fabrictwin.workload.search.gains import Gain
 
 SECTIONS = ("cluster", "workload", "placement", "faults", "run", "nccl")

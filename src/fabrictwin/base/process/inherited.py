@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 
-_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+_WANTED = {
+    # threads for linear algebra, one a core, turn in a loop for a while before they sleep: on two cores a third of
+    # what importing numpy costs; no matrix here is large enough for them
+    "OPENBLAS_NUM_THREADS": "1",
+    # pydantic reads the metadata of every package that is installed, to look for plugins
+    "PYDANTIC_DISABLE_PLUGINS": "__all__",
+}
 _ours: set[str] = set()
 
 
-def use_one_blas_thread() -> None:
-    """Have numpy start no thread a core for linear algebra unless the user chose; called before its import.
-
-    Each of those threads turns in a loop for a while before it sleeps: on two cores a third of what importing numpy
-    costs. No matrix here is large enough for them.
-    """
-    if _BLAS_THREADS not in os.environ:
-        os.environ[_BLAS_THREADS] = "1"
-        _ours.add(_BLAS_THREADS)
+def start_quickly() -> None:
+    """Set what makes libraries start with less, unless the user chose; called before they are imported."""
+    for name, value in _WANTED.items():
+        if name not in os.environ:
+            os.environ[name] = value
+            _ours.add(name)
 
 
 def inherited() -> dict[str, str]:

@@ -6,17 +6,14 @@ both were found, `"*"` any cause that says more.
 
 from __future__ import annotations
 
-from importlib import resources
-
-from fabrictwin.base.yamlfile import read_yaml
+from fabrictwin.base.yamlfile import read_bundled
 from fabrictwin.diagnosis.finding import Cause, Severity
 
 FILES = ("job", "program", "launch", "fabric", "host", "gpu")
 
 
 def _read(name: str) -> dict[str, Cause]:
-    text = resources.files(__name__).joinpath("data", f"{name}.yaml").read_text(encoding="utf-8")
-    rows, _ = read_yaml(text, f"{name}.yaml")
+    rows = read_bundled(__name__, f"{name}.yaml")
     return {
         key: Cause(
             id=key,

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import re
 from functools import cache, lru_cache
-from importlib import resources
 from typing import Any
 
 from fabrictwin.base.records import record
-from fabrictwin.base.yamlfile import read_yaml
+from fabrictwin.base.yamlfile import read_bundled
 from fabrictwin.diagnosis.causes import CAUSES
 from fabrictwin.diagnosis.finding import Severity
 from fabrictwin.diagnosis.literals import LiteralIndex, Pattern, alternatives
@@ -86,8 +85,7 @@ def _bounded(alternative: str) -> str:
 
 
 def _rows(name: str) -> object:
-    text = resources.files(__package__).joinpath("data", f"{name}.yaml").read_text(encoding="utf-8")
-    return read_yaml(text, f"{name}.yaml")[0]
+    return read_bundled("fabrictwin.diagnosis.mechanisms", f"{name}.yaml")
 
 
 @cache

@@ -31,6 +31,16 @@ class Path(NamedTuple):
 NO_PATH = Path(PathType.DIS, 0.0, ())
 
 
+class _Step(NamedTuple):
+    """A link, followed from a device."""
+
+    to: int
+    type: PathType
+    bw: float
+    back: int  # the link that leads back
+    passes: bool  # whether a path that goes through a GPU may take it
+
+
 @record
 class Policy:
     """The rules for detours, from settings and the state of the host."""
@@ -56,6 +66,7 @@ class PathTable:
         ] = {}  # likewise, until one of its own does
         self.cpus, self.gpus = system.of(Kind.CPU), system.of(Kind.GPU)
         self.nets, self.switches = system.of(Kind.NET), system.of(Kind.NVS)
+        self._steps = [[self._step(number) for number in out] for out in system.out]
         for base in (*self.cpus, *self.gpus, *self.nets, *self.switches):
             self._spread(base)
         self._avoid_direct_gpus()
@@ -70,49 +81,47 @@ class PathTable:
 
     def _spread(self, base: int) -> None:
         """Paths from every device to `base`."""
-        system, paths = self.system, self._paths
+        paths, steps, devices = self._paths, self._steps, self.system.devices
         paths[base, base] = Path(PathType.LOC, LOCAL_GBPS, ())
         now = [base]
         while now:
             later: list[int] = []
             for device in now:
                 path = paths[device, base]
-                for number in system.out[device]:
-                    far = system.links[number].to
-                    offer = self._offer(base, device, number, path)
-                    if offer is None:
-                        continue
-                    known = paths.get((far, base), NO_PATH)
-                    if self._better(offer, known, path):
+                length = len(path.links)
+                passed = device != base and devices[device].kind == Kind.GPU
+                for far, kind, bw, back, passes in steps[device]:
+                    if passed:
+                        if not passes or length != 1:
+                            continue
+                        if path.type == kind:
+                            kind = PathType.NVB
+                    offer = Path(max(path.type, kind), min(path.bw, bw), (back, *path.links))
+                    if self._better(offer, paths.get((far, base), NO_PATH), length):
                         paths[far, base] = offer
                         if far not in later:
                             later.append(far)
             now = later
 
-    def _offer(self, base: int, device: int, number: int, path: Path) -> Path | None:
-        """The path to `base` that a link from `device`, which has `path`, gives the link's far end."""
+    def _step(self, number: int) -> _Step:
+        """Return what a link adds to a path to where it begins."""
         system = self.system
         link = system.links[number]
-        kinds = system.devices[device].kind, system.devices[link.to].kind
-        if kinds[0] == Kind.GPU and device != base:
-            once = kinds[1] == Kind.GPU and link.kind == LinkClass.NVL and len(path.links) == 1
-            if not (once and self.policy.nvb):
-                return None
-        step = PathType.LOC if link.kind == LinkClass.NET else PathType(link.kind)
+        kinds = system.devices[link.source].kind, system.devices[link.to].kind
+        kind = PathType.LOC if link.kind == LinkClass.NET else PathType(link.kind)
         if kinds == (Kind.PCI, Kind.PCI):
-            step = PathType.PXB
+            kind = PathType.PXB
         if link.kind == LinkClass.PCI and Kind.CPU in kinds:
-            step = PathType.PHB
-        if kinds[0] == Kind.GPU and path.type == step == PathType.NVL and device != base:
-            step = PathType.NVB
-        back = system.reverse[number]
-        return Path(max(path.type, step), min(path.bw, link.bw), (back, *path.links))
+            kind = PathType.PHB
+        passes = self.policy.nvb and kinds == (Kind.GPU, Kind.GPU) and link.kind == LinkClass.NVL
+        return _Step(link.to, kind, link.bw, system.reverse[number], passes)
 
-    def _better(self, offer: Path, known: Path, path: Path) -> bool:
+    def _better(self, offer: Path, known: Path, length: int) -> bool:
+        """Tell whether a device takes an offer; `length` is the links of the path that it makes longer."""
         if self.rules.since(30):
             return (offer.type, -offer.bw, len(offer.links)) < (known.type, -known.bw, len(known.links))
         # earlier releases look for width alone, and do not lengthen a path
-        return (known.bw == 0 or len(known.links) > len(path.links)) and known.bw < offer.bw
+        return (known.bw == 0 or len(known.links) > length) and known.bw < offer.bw
 
     def nearest_cpu(self, gpu: int) -> int:
         """The processor that a GPU is at."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from fabrictwin.base.nested import laid_over
@@ -85,11 +84,9 @@ def constants(release: Version) -> Constants:
 
 @cache
 def _releases() -> tuple[dict[str, Any], ...]:
-    from fabrictwin.base.yamlfile import read_yaml
+    from fabrictwin.base.yamlfile import read_bundled
 
-    path = files("fabrictwin.nccl").joinpath("data/tuning.yaml")
-    data, _ = read_yaml(path.read_text(encoding="utf-8"), "tuning.yaml")
-    return tuple(_frozen(entry) for entry in data)
+    return tuple(_frozen(entry) for entry in read_bundled("fabrictwin.nccl", "tuning.yaml"))
 
 
 def _frozen(value: Any) -> Any:
