@@ -5,7 +5,7 @@ cause is (0.9 where nothing is said) and, where it differs from the cause's own,
 `beside` counts where one of these causes was found as well. `harmless` lines are no trouble although they sound
 so. An entry with `results` instead of a cause says what names or numbers mean, for which `<result>` stands in its
 lines. Of several patterns that a line matches the surest holds, then the first. `xid.yaml` holds the GPU driver's
-numbers, `drivers.yaml` says what lines of kernels' drivers can tell of.
+numbers, `scopes.yaml` says what lines of kernels' drivers and of a switch's daemons can tell of.
 """
 
 from __future__ import annotations
@@ -129,22 +129,22 @@ def mechanism_of(text: str) -> Mechanism | None:
     """The mechanism that a line points to; None where none knows it."""
     index, owners = _index()
     line = text[:LONGEST]
-    told = _of_driver(line)
-    return next((owners[number] for number in index.all(line) if not told or owners[number].cause in told), None)
+    scope = _scope(line)
+    return next((owners[number] for number in index.all(line) if not scope or owners[number].cause in scope), None)
 
 
 @cache
-def drivers() -> tuple[tuple[Pattern, frozenset[str]], ...]:
-    """How lines of kernels' drivers begin, and the causes that each of these drivers can tell of."""
-    rows = _rows("drivers")
+def scopes() -> tuple[tuple[Pattern, frozenset[str]], ...]:
+    """Return how lines of drivers and daemons begin that have matters of their own, and the causes of these."""
+    rows = _rows("scopes")
     assert isinstance(rows, list)
     return tuple((Pattern(row["head"]), frozenset(row["causes"])) for row in rows)
 
 
-def _of_driver(line: str) -> frozenset[str]:
-    """Return the causes that a line of a kernel's driver can tell of; none where it is of no such driver."""
+def _scope(line: str) -> frozenset[str]:
+    """Return the causes that who says a line can tell of; none where it can be any."""
     lower = line.lower()
-    for head, causes in drivers():
+    for head, causes in scopes():
         if any(text in lower for text in head.needs) and head.compiled.search(line):
             return causes
     return frozenset()
