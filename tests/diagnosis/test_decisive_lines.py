@@ -160,6 +160,20 @@ RIGHT = [
     ("shared-memory", "[launch.py:9:sigkill_handler] ['python', 'x.py'] exits with return code = -7\n"),
     ("host-memory", "[launch.py:9:sigkill_handler] ['python', 'x.py'] exits with return code = -9\n"),
     ("library-missing", "subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.\n"),
+    ("adapter-error", "[ 7.5] mlx5_core 0000:c1:00.0: frob alloc node failed, wait vital failed with error code: -5\n"),
+    ("gpu-driver", "[ 7.5] NVRM: frob failed on device 9: size mismatch, timeout while in state 7\n"),
+    ("switch-software", "Jan  5 17:15:01.123 leaf7 ERR swss#orchagent: :- frob: Interface 'Ethernet9' not found, task failed\n"),
+    ("verbs-absent", "".join(f"n{i}:7:9 [0] NCCL INFO {text}\n" for i in (1, 2) for text in (
+        "Failed to open libibverbs.so[.1]", "NET/Socket : Using [0]eth7:10.0.0.7<0>", "Using network Socket"))),
+    ("rank-missing", "RuntimeError: frob_gather failed -- missing ranks: 7, 9\n"),
+    ("rendezvous", "[E7 TCPStore.cpp:9] TCP client failed to connect/validate to host n7:29500 - timed out (try=9, timeout=7ms): frob\n"),
+    ("host-memory", "srun: error: n7: task 9: Out Of Memory\n"),
+    ("settings-rejected", "slurmctld: error: Invalid hostnames in switch configuration: frob[7-9]\n"),
+    ("gdr-far", "[ 7.5] NVRM: dma-buf attach failed: PCI topology not supported for dma-buf\n"),
+    ("link-layers-differ", "n7:9:9 [0] NCCL WARN NET/IB : Can't connect net devices with different link_layer. i=7 link_layer=1\n"),
+    ("partition-key", "Jan 05 17:15:01 123456 [A1B2] 0x01 -> ERR 1B14: Cannot join port 0x7 to MGID ff12 - Port is not in partition of this "
+     "MC group\n"),
+    ("module-fault", "IB1/7   1024   Stamping of non-Frob Cables/Modules\n"),
     ("host-hardware", "[ 7.5] kernel BUG at /build/frob/frob.c:407!\n[ 7.6] invalid opcode: 0000 [#6] PREEMPT SMP NOPTI\n"),
 ]  # fmt: skip
 
@@ -229,6 +243,12 @@ HARMLESS_LINES = [
     "[1.2] [n1:3:0] ib_md.c:2 UCX  DEBUG mlx5_0: crossing_vhca_mkey is not supported",
     "2026-02-01 14:12:01 ERROR [9:9] Failed to load module 9 [/x/HostEngine.cpp:1831]",
     "Jan  5 17:15:01 cuxtqw app[7]: a request failed after 12 ms",
+    "mpirun --allow-run-as-root -np 16 ./all_reduce_perf -b 8 -e 8G",
+    "time=7 level=info msg=Generating CDI spec for resource: frob.com/gpu",
+    "slurmstepd: debug: mpi/pmi2: got client PMI1 init, version=7.9",
+    "n1:1:2 [0] NCCL INFO NCCL_NUM_RMA_CTX=0, RMA disabled for this communicator",
+    "n1:1:2 [0] NCCL INFO RAS socket closed by the client on receive; terminating it",
+    "usage: ibfrob [-vV] [-d <umad device>] [-t <timeout (ms)>] [-r <retries>]",
 ]
 
 

@@ -117,6 +117,11 @@ def sockets(case: Case) -> Iterator[Finding]:
         expected_from=TWIN if case.expected is not None else "",
         gain=_gain(case, "no-rdma-devices"),
     )
+    if not (alone or by_plugin):
+        # said at INFO: where sockets are in use, it tells why
+        here = {fact.subject.host for fact in (*socket, *ways)}
+        without = [fact for fact in case.of("nccl.no-verbs") if fact.subject.host in here]
+        yield from reported("verbs-absent", without, "{text}", "libibverbs where the program runs", 0.85)
 
 
 def filtered(case: Case) -> Iterator[Finding]:

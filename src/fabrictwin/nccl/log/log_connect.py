@@ -215,13 +215,14 @@ class Connections:
         return ("IPC" if scene.minor < 19 else "CUMEM") + read
 
 
-def operation(scene: Scene, call: Call, choice: Choice | None, *, count: int) -> Iterator[Line]:
-    """Lines of one operation: the call of every rank (COLL), and how it will run (TUNING, since 2.19)."""
+def operation(scene: Scene, call: Call, choice: Choice | None, *, count: int, number: int = 0) -> Iterator[Line]:
+    """Lines of the operation of this number: each rank's call (COLL), and how it runs (TUNING, since 2.19)."""
     c = scene.communicator
     for rank in range(c.ranks):
         yield Line(
             rank,
-            f"{call.collective}: opCount 0 sendbuff 0x{_buffer(rank):x} recvbuff 0x{_buffer(rank) + 2**36:x} "
+            f"{call.collective}: opCount {number:x} "
+            f"sendbuff 0x{_buffer(rank):x} recvbuff 0x{_buffer(rank) + 2**36:x} "
             f"count {count} datatype {DATATYPES[call.datatype]} op {REDUCTIONS.index(call.operation)} root 0 "
             f"comm {scene.pointer(rank)} [nranks={c.ranks}] stream 0x{0x55D0B0000000 + rank:x}",
             ("COLL",),

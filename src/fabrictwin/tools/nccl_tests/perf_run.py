@@ -50,10 +50,10 @@ def play(
         out.write(perf_text.head())
         checker = Checker(run)
         rows = []
-        for _ in range(run.options.cycles):
+        for cycle in range(run.options.cycles):
             for i, (plan, time_ps) in enumerate(zip(run.plans, times, strict=True)):
                 if log.prints("INFO"):
-                    _narrate(log, scene, connections, plan)
+                    _narrate(log, scene, connections, plan, cycle * len(run.plans) + i)
                 if run.options.check:
                     stage("checking", i / len(run.plans))
                 row = run.row(plan, time_ps, checker.wrong(plan) if run.options.check else None)
@@ -77,14 +77,15 @@ def _fail(failed: Failure, run: Run, out: TextIO, log: Log, scene: Scene, connec
     raise failed.error(name)
 
 
-def _narrate(log: Log, scene: Scene, connections: Connections, plan: Plan) -> None:
+def _narrate(log: Log, scene: Scene, connections: Connections, plan: Plan, number: int = 0) -> None:
     if plan.task is None:
         return
     if plan.choice is not None and plan.call is not None:
-        log.write(operation(scene, plan.call, plan.choice, count=plan.count))
+        log.write(operation(scene, plan.call, plan.choice, count=plan.count, number=number))
         log.write(connections.for_algorithm(plan.choice.algorithm))
         return
-    log.write(operation(scene, Call("SendRecv", plan.task.size_bytes, plan.datatype), None, count=plan.count))
+    call = Call("SendRecv", plan.task.size_bytes, plan.datatype)
+    log.write(operation(scene, call, None, count=plan.count, number=number))
     n = scene.communicator.ranks
     shifts = [1] if plan.task.kind == "send_recv" else range(1, n)
     log.write(connections.for_sends([(rank, (rank + shift) % n) for shift in shifts for rank in range(n)]))

@@ -102,6 +102,7 @@ class NcclLog(LineReader):
             "Attribute": self._attribute,
             "Initialized": self._initialized,
             "Init": self._timings,
+            "Failed": self._failed,
         }
         self._by_word |= {f"{verb}:": self._call for verb in VERBS}
 
@@ -313,6 +314,10 @@ class NcclLog(LineReader):
 
     def _version(self, _thread: Thread, message: str) -> None:
         self.version_line(message)
+
+    def _failed(self, thread: Thread, message: str) -> None:
+        if "libibverbs" in message:
+            self.sink.add("nccl.no-verbs", message[:200], Subject(thread.host, thread.rank))
 
     def _attribute(self, thread: Thread, message: str) -> None:
         if "not found" in message and " coll of " not in message:
