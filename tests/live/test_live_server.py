@@ -269,3 +269,25 @@ def test_netlink_that_is_garbled_is_dropped_and_nothing_else(server: Server) -> 
     ):
         client.send(data)
     assert messages(netlink(client, 6, 0))[0][0] == 5 << 10 | 6
+
+
+def test_what_happened_to_a_closed_descriptor_is_not_told_to_the_next_one_of_its_number(server: Server) -> None:
+    """Otherwise a program that begins as another ends now and then loses its connection for the other's end."""
+    (waking, far), (other, its) = os.pipe(), os.pipe()
+    called: list[int] = []
+
+    def end_one_and_begin_another(mask: int) -> None:
+        server.unwatch_descriptor(other)
+        os.dup2(waking, other)
+        server.watch_descriptor(other, called.append)
+
+    server.watch_descriptor(waking, end_one_and_begin_another)
+    server.watch_descriptor(other, lambda mask: None)
+    server.handle([(waking, 1), (other, 1)])
+    assert called == []
+    server.handle([(other, 1)])
+    assert called == [1]
+    for descriptor in (waking, other):
+        server.unwatch_descriptor(descriptor)
+    for descriptor in (waking, far, other, its):
+        os.close(descriptor)

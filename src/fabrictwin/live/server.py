@@ -115,9 +115,10 @@ class Server:
 
     def handle(self, happened: list[tuple[int, int]]) -> None:
         """Do what descriptors ask for."""
-        for descriptor, mask in happened:
-            action = self._actions.get(descriptor)
-            if action is not None:
+        wanted = [(descriptor, mask, self._actions.get(descriptor)) for descriptor, mask in happened]
+        for descriptor, mask, action in wanted:
+            # what happened to a descriptor that an action before has closed is not the next one's of its number
+            if action is not None and self._actions.get(descriptor) is action:
                 action(mask)
 
     def note_news(self, pid: int) -> None:
