@@ -100,6 +100,10 @@ FAULTS = [
     ("no-subnet-manager", "ibwarn: [7] mad_rpc: _do_madrpc failed; dport (Lid 1)\nsminfo: iberror: failed: query\n"),
     ("no-subnet-manager", "Infiniband device 'mlx5_0' port 1 status:\n\tsm lid:\t\t 0x0\n\tstate:\t\t 2: INIT\n"
      "\tphys state:\t 5: LinkUp\n\trate:\t\t 400 Gb/sec (4X NDR)\n\tlink_layer:\t InfiniBand\n"),
+    ("no-subnet-manager", "# Port info: Lid 7 port 1\nLinkState:.......................Initialize\n"
+     "PhysLinkState:...................LinkUp\nLid:.............................65535\n"),
+    ("port-down", "CA PortInfo:\n# Port info: Lid 7 port 1\nLinkState:.......................Down\n"
+     "PhysLinkState:...................Polling\nLinkWidthSupported:..............1X or 4X\n"),
     ("shared-memory", "ESC[36m(RayWorkerVllm pid=4)ESC[0m " + warning("Error while creating shared memory segment x")),
     ("no-pfc", "pfc-cap 8 macsec-bypass off delay 0\nprio-pfc 0:off 1:off 2:off 3:off 4:off 5:off 6:off 7:off\n"),
     ("check-dependency", "x - WARNING - check crashed: No module named 'torch'\n"),
@@ -139,6 +143,8 @@ HARMLESS = [
      "\tpriority    0   1   2   3\n\tenabled     0   0   0   1\n"),
     ("a fabric without errors", "\n## Summary: 41 nodes checked, 0 bad nodes found\n##          608 ports checked, 0 ports "
      "have errors beyond threshold\n"),
+    ("a port that works", "# Port info: Lid 7 port 1\nLinkState:.......................Active\n"
+     "PhysLinkState:...................LinkUp\n"),
     ("a subnet manager", "sminfo: sm lid 1 sm guid 0x20000fffe000091, activity count 9 priority 14 state 3 SMINFO_MASTER\n"),
     ("interfaces of InfiniBand adapters without an address", "mlx5_0 port 1 ==> ibp26s0 (Down)\n"
      "mlx5_1 port 1 ==> ibp60s0 (Down)\n"),

@@ -34,6 +34,7 @@ FAMILIES = (
     Family("nccl-ras", ras.OPENS, ras.RasReport),
     Family("ibnetdiscover", links.OPENS, links.Links),
     Family("sminfo", links.OPENS_MANAGER, links.ManagerInfo),
+    Family("ibportstate", links.OPENS_PORT, links.PortInfo),
     Family("perfquery", counters.OPENS_PERFQUERY, counters.Perfquery),
     Family("ibqueryerrors", counters.OPENS_ERRORS, counters.QueryErrors),
     Family("ibdiagnet", counters.OPENS_CSV, counters.DiagnetCsv),

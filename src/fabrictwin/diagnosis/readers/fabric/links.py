@@ -1,4 +1,4 @@
-"""Links of an InfiniBand fabric: ibnetdiscover (with and without -p) and iblinkinfo (infiniband-diags).
+"""Links of an InfiniBand fabric: ibnetdiscover (with and without -p), iblinkinfo, ibportstate (infiniband-diags).
 
 Each link becomes a fact of its port: far end, width, speed by name, state.
 """
@@ -16,6 +16,7 @@ OPENS = (
     r"^\s+\d+\s+\d+\[\s*\]\s*==\(|^0x[0-9a-f]+ \".*\"\s+\d+\s+\d+\[\s*\]\s*==\("
 )
 OPENS_MANAGER = r"^sminfo: "
+OPENS_PORT = r"^# Port info: (?:Lid|DR path) "
 _NODE = re.compile(r"(Switch|Ca|Rt)\s+(\d+) \"([SHR]-[0-9a-f]+)\"\s*(?:#\s*\"(.*)\")?")
 _PORT = re.compile(
     r"\[(\d+)\](?:\([0-9a-f]+\))?\s+\"([SHR]-[0-9a-f]+)\"\[(\d+)\](?:\([0-9a-f]+\))?\s*#(.*?)\s(\d+)x([A-Z]+\d*)"
@@ -118,3 +119,23 @@ class ManagerInfo(LineReader):
         elif re.match(r"sminfo: (?:iberror|iberr|.*failed)", bare):
             self.sink.add("sm.missing", bare[:160])
         return found is not None or not bare or bare.startswith(("sminfo", "ibwarn", "ibpanic"))
+
+
+class PortInfo(LineReader):
+    """Reads a port's PortInfo as ibportstate and smpquery print it: the state of its link."""
+
+    _KINDS = {"LinkState": "hca.state", "PhysLinkState": "hca.physical"}  # noqa: RUF012
+    _about = Subject()
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is none of the tools'."""
+        bare = text.strip()
+        head = re.match(r"# Port info: (.*?) port (\d+)", bare)
+        if head is not None:
+            self._about = Subject(device=head[1], port=head[2])
+            self.sink.add("hca.layer", "InfiniBand", self._about)
+            return True
+        field = re.match(r"(\w+):\.+\s*(.*)$", bare)
+        if field is not None and field[1] in self._KINDS:
+            self.sink.add(self._KINDS[field[1]], field[2], self._about)
+        return field is not None or not bare or bool(re.match(r"#|(?:CA |Switch )?PortInfo", bare))
