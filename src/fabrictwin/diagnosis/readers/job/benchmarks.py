@@ -89,7 +89,7 @@ class NcclTests(LineReader):
             return False
         self._first = ""
         size, count, rest = int(found[1]), int(found[2]), found[4].split()
-        numbers = [word for word in rest if re.fullmatch(r"-?[\d.]+(?:e[+-]?\d+)?|N/A", word)]
+        numbers = [word for word in rest if re.fullmatch(r"-?[\d.]{1,30}(?:e[+-]?\d{1,2})?|N/A", word)]
         if self.root and numbers and re.fullmatch(r"-?\d+", numbers[0]):
             numbers = numbers[1:]
         try:
