@@ -237,3 +237,15 @@ def test_stdin_errors_name_stdin_and_the_line(monkeypatch, capsys):
     err = capsys.readouterr().err
     assert err.startswith("error: <stdin>:2 naem: ")
     assert "did you mean 'name'" in err
+
+
+def test_garbage_is_looked_for_more_often_once_a_command_is_no_short_one():
+    program = (
+        "import gc, fabrictwin.cli as cli\n"
+        "gc.set_threshold(cli._AT_START)\n"
+        "gc.callbacks.append(cli._collect_from_now_on)\n"
+        "kept = [[] for _ in range(cli._AT_START + 1000)]\n"
+        "print(gc.get_threshold()[0] == cli._COLLECTED, cli._collect_from_now_on in gc.callbacks)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "True False\n"
