@@ -104,6 +104,9 @@ FAULTS = [
      "PhysLinkState:...................LinkUp\nLid:.............................65535\n"),
     ("port-down", "CA PortInfo:\n# Port info: Lid 7 port 1\nLinkState:.......................Down\n"
      "PhysLinkState:...................Polling\nLinkWidthSupported:..............1X or 4X\n"),
+    ("acs-redirects", "Unidirectional P2P=Disabled Bandwidth Matrix (GB/s)\n   D\\D     0      1\n     0 673.20  13.15\n"
+     "     1  12.99 673.20\nUnidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)\n   D\\D     0      1\n"
+     "     0 673.49   2.60\n     1   2.12 672.33\n"),
     ("shared-memory", "ESC[36m(RayWorkerVllm pid=4)ESC[0m " + warning("Error while creating shared memory segment x")),
     ("no-pfc", "pfc-cap 8 macsec-bypass off delay 0\nprio-pfc 0:off 1:off 2:off 3:off 4:off 5:off 6:off 7:off\n"),
     ("check-dependency", "x - WARNING - check crashed: No module named 'torch'\n"),
@@ -143,6 +146,11 @@ HARMLESS = [
      "\tpriority    0   1   2   3\n\tenabled     0   0   0   1\n"),
     ("a fabric without errors", "\n## Summary: 41 nodes checked, 0 bad nodes found\n##          608 ports checked, 0 ports "
      "have errors beyond threshold\n"),
+    ("GPUs that reach more directly", "[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\nUnidirectional P2P=Disabled "
+     "Bandwidth Matrix (GB/s)\n   D\\D     0      1\n     0 673.20  13.15\n     1  12.99 673.20\nUnidirectional P2P="
+     "Enabled Bandwidth (P2P Writes) Matrix (GB/s)\n   D\\D     0      1\n     0 673.49  52.60\n     1  52.12 672.33\n"
+     "P2P=Disabled Latency Matrix (us)\n   GPU     0      1\n     0   1.60  14.20\n     1  14.10   1.58\n"
+     "P2P=Enabled Latency (P2P Writes) Matrix (us)\n   GPU     0      1\n     0   1.60   1.10\n     1   1.10   1.58\n"),
     ("a port that works", "# Port info: Lid 7 port 1\nLinkState:.......................Active\n"
      "PhysLinkState:...................LinkUp\n"),
     ("a subnet manager", "sminfo: sm lid 1 sm guid 0x20000fffe000091, activity count 9 priority 14 state 3 SMINFO_MASTER\n"),

@@ -13,7 +13,7 @@ from fabrictwin.base.records import record
 from fabrictwin.diagnosis.evidence import Sink
 from fabrictwin.diagnosis.literals import alternatives, needed
 from fabrictwin.diagnosis.readers.fabric import adapters, counters, ethernet, links, mlxlink, sonic
-from fabrictwin.diagnosis.readers.host import dcgm, kernel_log, limits, nvidia_smi, pci, ping
+from fabrictwin.diagnosis.readers.host import dcgm, kernel_log, limits, nvidia_smi, pci, peer_bandwidth, ping
 from fabrictwin.diagnosis.readers.job import benchmarks, launchers, ras, topology_xml, verbs_programs
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
@@ -60,6 +60,7 @@ FAMILIES = (
     Family("lspci", pci.OPENS, pci.Lspci),
     Family("lspci-capabilities", pci.Setpci.OPENS, pci.Setpci),
     Family("ping", ping.OPENS, ping.Ping),
+    Family("p2p-bandwidth", peer_bandwidth.OPENS, peer_bandwidth.PeerBandwidth),
     Family("host-limits", limits.OPENS, limits.Limits),
     Family(verbs_programs.NAME, verbs_programs.OPENS, verbs_programs.VerbsPrograms),
     Family("launcher", launchers.OPENS, launchers.Launchers),
