@@ -16,7 +16,7 @@ _ROW = re.compile(r"\d{1,3}(?:\s+\d{1,6}\.\d{1,6}){2,64}$")
 
 
 class PeerBandwidth(LineReader):
-    """Reads the matrices of bandwidths in one direction, GB/s; latencies and sums of both directions are left alone."""
+    """Reads the matrices of bandwidths in one direction, GB/s; not latencies, nor sums of both directions."""
 
     _direct: bool | None = None  # what the rows are of: direct access on, off, or neither
 
