@@ -1,1 +1,1 @@
-"""The process itself: how it is interrupted, and what others inherit from it."""
+"""The process itself: how it ends, how it is interrupted, and what others inherit from it."""

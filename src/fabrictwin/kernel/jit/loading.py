@@ -7,10 +7,12 @@ references in it; bitcode is read where a kernel that is compiled now links one 
 
 from __future__ import annotations
 
+from functools import cache as once
+
 from llvmlite import binding
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompileResult
-from numba.core.runtime import _nrt_python, rtsys
+from numba.core.runtime import _nrt_python
 
 
 class _Loaded(JITCodeLibrary):
@@ -55,6 +57,13 @@ class _LoadingContext:
         return _Loaded(codegen, name).keep(kept)
 
 
+@once
+def _name_runtime():
+    """Name the functions of numba's runtime that machine code calls; what else it needs is made when compiling."""
+    for name, address in _nrt_python.c_helpers.items():
+        binding.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
+
+
 def load_lazily(cache):
     """Have a dispatcher's cache load its functions so."""
 
@@ -63,9 +72,7 @@ def load_lazily(cache):
         return result._replace(target_context=target)
 
     def load_overload(signature, target):
-        if not rtsys._init:  # compiling does the rest, now or later
-            for name, address in _nrt_python.c_helpers.items():
-                binding.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
+        _name_runtime()
         with cache._guard_against_spurious_io_errors():
             return cache._load_overload(signature, target)
 
