@@ -400,7 +400,7 @@ def test_a_step_takes_at_least_its_busiest_stage_and_the_way_there(monkeypatch, 
 
 
 def stage_exchanges(gathered, reduced, between, behind):
-    """Of one stage of two chunks: [2 streams][2 chunks] ahead of and beside passes."""
+    """Make those of one stage of two chunks: [2 streams][2 chunks] ahead of and beside passes."""
     columns = (np.array(part, float).reshape(2, 2, 1) for part in (gathered, reduced))
     return StepExchanges(*columns, np.array([between]), np.array([behind]), np.any([gathered, reduced]))
 
@@ -440,6 +440,40 @@ def test_gradients_of_other_schedules_may_be_reduced_once_all_forwards_are_over(
     forward, backward = np.array([[10.0], [100.0]]), np.array([[20.0], [200.0]])
     moved = stage_exchanges(NONE_MOVED, [[3000, 0], [0, 0]], 0, 0)
     assert lower_bound._bound_ps(made, forward, backward, moved) == 4 * 110 + 3000
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "first", "least"),
+    [
+        ((NONE_MOVED, NONE_MOVED, 0, 0), [0, 0], 50 + 400 + 7),
+        ((NONE_MOVED, NONE_MOVED, 30, 2), [0, 0], 50 + 400 + 39),
+        # first forwards begin at 100 and 300, and take 10 and 20
+        (([[90, 100], [0, 0]], NONE_MOVED, 0, 0), [0, 0], 50 + 400 + 7),
+        (([[190, 150], [0, 400]], NONE_MOVED, 0, 0), [80, 80], 50 + 400 + 7),
+        # of two streams each for itself; gradients are there at 205 (of the last chunk) and at 306
+        ((NONE_MOVED, [[90, 200], [0, 40]], 0, 2), [0, 0], 50 + 205 + 200 + 90 + 9),
+        ((NONE_MOVED, [[90, 20], [120, 0]], 0, 0), [0, 0], 50 + 306 + 120 + 7),
+        ((NONE_MOVED, [[10, 20], [12, 0]], 0, 0), [0, 0], 50 + 400 + 7),
+    ],
+)
+def test_a_schedule_waits_for_parameters_and_gradients_on_their_way(monkeypatch, exchanges, first, least):
+    begin, end = np.zeros((3, 1, 2, 2)), np.full((3, 1, 2, 2), 400.0)
+    begin[0, 0, :, 0], begin[1, 0, :, -1] = (100, 300), (300, 200)
+    asked = []
+
+    def played(given):
+        asked.append(given)
+        return begin, end, 50.0
+
+    closed = Record(
+        last_stages=[0], optimizers_ps=np.array([7.0]), context=Record(final=1), played=played,
+        play=lambda m, given: (begin, None) if m == 1 and not given.any() else None,
+        passes=Record(took=np.array([[[10.0, 20.0]]] * 3), marks={(0, 0): (9.0, 6.0), (0, 1): (8.0, 5.0)}),
+    )  # fmt: skip
+    bounds = lower_bound.LowerBounds()
+    monkeypatch.setattr(bounds._exchanges, "of", lambda job: stage_exchanges(*exchanges))
+    assert bounds.played(Record(layout=Record(pp=1), micro_batches=4, chunks=2), closed) == least
+    assert asked[0].tolist() == [first]
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ class ExchangeBounds:
         return found
 
     def _byte_time(self, job: Job, stage: int, apart: int) -> float:
-        """Of groups of all ranks of a stage that lie so many apart."""
+        """Return it for groups of all ranks of a stage that lie so many apart, in ps."""
         layout = job.layout
         of_unit = 0 if layout.order == "tp-cp-dp-pp" else layout.positions  # stages are blocks of ranks otherwise
         key = layout.pp, of_unit, stage, apart
