@@ -192,7 +192,7 @@ def test_a_watchdog_behind_a_healthy_report_is_read():
     report = "NCCL version 2.26.2 compiled with CUDA 12.4\nJob summary\n===========\n\nErrors\n======\n\nWarnings\n========\n\n"
     text = "[rank3]:[E603 1:2:3.4 ProcessGroupNCCL.cpp:6] [Rank 3] Watchdog caught collective operation timeout: "
     text += "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds\n"
-    assert [one.id for one in answer(report + text).findings] == ["collective-stuck"]
+    assert [one.id for one in answer(report + text).roots] == ["collective-stuck"]
 
 
 def test_sums_over_ports_count_only_where_ports_do_not_stand_by_themselves():

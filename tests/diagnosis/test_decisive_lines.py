@@ -214,7 +214,7 @@ def test_what_a_root_leads_to_stands_beneath_it():
     )
     text += "[rank1]: RuntimeError: [1] is setting up NCCL communicator: Connection reset by peer\n"
     found = answer(text)
-    assert [one.id for one in found.findings] == ["out-of-memory"]
+    assert [one.id for one in found.roots] == ["out-of-memory"]
     assert {below.id for below in found.findings[0].consequences} >= {"collective-stuck", "peer-closed"}
 
 
@@ -224,7 +224,7 @@ def test_the_first_in_time_leads_where_files_are_of_several_ranks():
     evidence = read_text(late, name="rank0")
     for fact in read_text(early, name="rank1").of("line.known"):
         evidence.add(fact.kind, fact.value, fact.place, fact.subject)
-    ids = [one.id for one in judged(evidence, twin=False).findings]
+    ids = [one.id for one in judged(evidence, twin=False).roots]
     assert set(ids) == {"disk-full", "gpu-architecture"}
     seen = {one.id: one.confidence for one in judged(evidence, twin=False).findings}
     alone = answer(late).findings[0].confidence
@@ -298,7 +298,7 @@ def test_numbers_of_the_gpu_driver_lead_to_one_cause_each():
 def test_rows_of_tracebacks_are_no_messages():
     text = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    raise RuntimeError("cannot open shared object file")\n'
     found = answer(text + "KeyError: 'x'\n")
-    assert [one.id for one in found.findings] == ["program-error"]
+    assert [one.id for one in found.roots] == ["program-error"]
     assert re.match("KeyError", found.findings[0].seen)
 
 
@@ -312,7 +312,7 @@ def test_a_pattern_begins_where_a_word_does():
 def test_a_call_of_nccl_that_failed_without_a_warning_is_asked_about_by_its_file():
     text = "n1:1:2 [0] NCCL INFO transport/net_ib.cc:282 -> 2\nn1:1:2 [0] NCCL INFO init.cc:12 -> 2\n"
     found = answer(text)
-    assert [(one.id, one.severity) for one in found.findings] == [("gid-unreachable", Severity.QUESTION)]
+    assert [(one.id, one.severity) for one in found.roots] == [("gid-unreachable", Severity.QUESTION)]
     assert found.to_collect
     assert not answer(text.replace("-> 2", "-> 0")).findings
 

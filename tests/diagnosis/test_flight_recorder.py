@@ -68,7 +68,7 @@ def test_roots_of_gather_and_scatter_differ_by_right(tmp_path: Path):
             call("all_reduce", 5, "started"),
         ]
 
-    assert [f.id for f in judged(tmp_path, [entries(0), entries(1)]).findings] == ["collective-stuck"]
+    assert [f.id for f in judged(tmp_path, [entries(0), entries(1)]).roots] == ["collective-stuck"]
 
 
 @pytest.mark.parametrize("verb", ["broadcast", "_broadcast_oop", "reduce", "all_reduce_barrier"])

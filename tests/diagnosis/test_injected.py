@@ -78,5 +78,5 @@ def test_access_control_is_no_fault_that_a_log_shows_and_lspci_is_asked_for():
     """Peers' traffic takes the way through the processor: bandwidth is lost, and no line says why."""
     found = answer(nccl_log("dgx-b200", fault="acs"))
     assert found.verdict == "not enough evidence"
-    assert [one.id for one in found.findings] == ["bandwidth-low"]
+    assert [one.id for one in found.roots] == ["bandwidth-low"]
     assert any("lspci -vvv" in file for file in found.to_collect)

@@ -140,10 +140,10 @@ def test_the_parts_of_a_step_add_up_to_it(monkeypatch, pp, chunks, m, shift, gat
     end = draw.integers(100, 1000, (3, pp, chunks, m)).astype(float)
     begin, first, done = end - 5, draw.integers(0, 9, (pp, chunks)).astype(float), []
     made = Record(
-        micro_batches=m, context="context", _last_stages=[0], passes=passes(pp, chunks),
+        micro_batches=m, context="context", last_stages=[0], passes=passes(pp, chunks),
         clock=Record(ends=[3.0, 4000.4]),
-        training=Record(overlap=Record(parameters=gathers)), _messages=lambda: "messages",
-        _first_forwards=lambda messages: first, _played=lambda one, messages: (begin, end, shift),
+        training=Record(overlap=Record(parameters=gathers)),
+        _first_forwards=lambda: first, played=lambda one: (begin, end, shift),
         _end_passes=lambda *given: done.append(given),
         _gather_parameters=lambda optimizer: done.append("gathered"),
     )  # fmt: skip
@@ -187,36 +187,28 @@ def test_of_many_micro_batches_the_first_groups_are_played(pp, m, played):
     """Four groups of as many as there are stages, or sixteen; each group more takes as long as the one before."""
     asked = []
 
-    def play(count, first, messages):
+    def play(count, first):
         asked.append(count)
         ends = np.full((3, pp, 1, count), 7.0 * count + 100)
         return ends - 1, ends
 
-    begin, end, shift = ClosedForm._played(
-        Record(layout=Record(pp=pp), micro_batches=m, _play=play), "first", "messages"
-    )
+    begin, end, shift = ClosedForm.played(Record(layout=Record(pp=pp), micro_batches=m, play=play), "first")
     assert asked == [played] + ([played + pp] if m > played else [])
     assert (begin.max(), end.max()) == (7 * played + 99, 7 * played + 100)
     assert shift == pytest.approx(7.0 * (m - played))
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_bound_is_the_passes_and_the_optimizer_behind_them(monkeypatch, apart):
-    end = np.arange(24.0).reshape(3, 4, 1, 2)
+def test_optimizers_run_behind_the_passes_of_stages_that_can_be_last(monkeypatch, apart):
     monkeypatch.setattr(
         closed_form, "OptimizerStep",
         lambda context, stages: Record(optimizer_ps=lambda dense, experts: 100 * dense + experts),
     )  # fmt: skip
     made = Record(
-        layout=Record(pp=4), job=Record(chunks=1, split_parameters=lambda s: (4 - s, 1)),
-        _messages=lambda: "messages",
-        _played=lambda first, messages: (None, end, 50.0) if first.shape == (4, 1) and not first.any() else None,
-        _last_stages=[0, 1, 3], context=None, training=Record(overlap=Record(optimizer=apart)),
+        layout=Record(pp=4), job=Record(split_parameters=lambda s: (4 - s, 1)),
+        last_stages=[0, 1, 3], context=None, training=Record(overlap=Record(optimizer=apart)),
     )  # fmt: skip
-    made.optimizers_ps = ClosedForm.optimizers_ps.func(made)
-    assert made.optimizers_ps[2] == 0  # never last
-    ends = {s: end[:, s].max() for s in (0, 1, 3)}
-    assert ClosedForm.bound_ps(made) == 50 + max(ends[s] + (0 if apart else 100 * (4 - s) + 1) for s in ends)
+    assert ClosedForm.optimizers_ps.func(made).tolist() == ([0] * 4 if apart else [401, 301, 0, 101])
 
 
 @pytest.mark.parametrize("loads", [None, "experts", "pattern", "first", "last"])
@@ -317,7 +309,7 @@ def test_parameters_are_gathered_for_the_stages_that_differ(counts, stages):
         layout=Record(pp=pp),
         job=Record(stage_layers=counts, chunks=2),
         context=Record(gates=gates),
-        _last_stages="last",
+        last_stages="last",
     )
     ClosedForm._gather_parameters(made, Record(gather_parameters=gather))
     assert gathered == [stages]
@@ -342,19 +334,19 @@ def test_first_forwards_take_what_their_parameters_need():
         stages=[Record(number=s) for s in range(pp)], clock=Record(ends=[0.0, 150.0, 120.0, 310.0]),
         segments=Record(of=lambda s, chunk: f"segments {s}"),
         context=Record(gates={(0, 0): [np.array([1, 2]), np.array([-1])], (1, 0): [np.array([3])]}),
-        _play=lambda m, first, messages: (begin, None) if m == 2 and not first.any() else None,
+        play=lambda m, first: (begin, None) if m == 2 and not first.any() else None,
     )  # fmt: skip
-    found = ClosedForm._first_forwards(made, "messages")
+    found = ClosedForm._first_forwards(made)
     assert found.tolist() == [[500 - 90], [0]]
     assert timed == [
         (0, Pass.FORWARD, "segments 0", [50.0, -100.0]), (1, Pass.FORWARD, "segments 1", [10.0]),
     ]  # fmt: skip
     made.clock.ends = [0.0, 90.0, 80.0, 300.0]
     timed.clear()
-    assert not ClosedForm._first_forwards(made, "messages").any()
+    assert not ClosedForm._first_forwards(made).any()
     assert timed == []  # all are there in time
     made.context.gates = {}
-    assert ClosedForm._first_forwards(made, "messages").shape == (2, 1)
+    assert ClosedForm._first_forwards(made).shape == (2, 1)
 
 
 @pytest.mark.parametrize("slices", [False, True])
@@ -371,7 +363,7 @@ def test_middle_stages_on_hosts_of_their_own_send_as_the_second_does(slices):
             8192) else None,
         ),
     )  # fmt: skip
-    found = ClosedForm._messages(made)
+    found = ClosedForm._messages.func(made)
     assert isinstance(found, _Messages)
     assert sent == [[0, 2], [0, 8], [2, 4], [2, 0], [8, 0], [8, 6]]
     assert found.sends.tolist() == [[1, 2], [3, 4], [3, 4], [3, 4], [5, 6]]

@@ -18,6 +18,7 @@ from fabrictwin.workload.job.rank_layout import Cells, Layout
 from fabrictwin.workload.layers.pass_script import Collective, Compute, Script, Start, Wait
 from fabrictwin.workload.layers.roofline import Cost
 from fabrictwin.workload.search import lower_bound
+from fabrictwin.workload.search.exchange_bounds import ExchangeBounds, StepExchanges
 from fabrictwin.workload.search.layout_search import Search
 from fabrictwin.workload.step.communication_times import CommunicationTimes
 from fabrictwin.workload.step.training_step import check
@@ -29,7 +30,7 @@ FAST, SLOW = 400e9, 100e9
 def factory(**more):
     made = Record(
         placement=Record(host_of_rank=HOSTS),
-        hardware=Hardware("h100-sxm", FAST, SLOW),
+        hardware=Hardware("h100-sxm", FAST, SLOW, 4 * SLOW),
         gradient_bytes=4,
         **more,
     )
@@ -302,7 +303,7 @@ def test_shares_of_times(job_of_two_hosts, scale, inside, between):
 
 def bounded(**more):
     layout = {"tp": 4, "cp": 1, "ep": 2, "expert_tp": 1}
-    return Record(layout=Record(**layout), hardware=Hardware("h100-sxm", 8e12, 2e12), **more)
+    return Record(layout=Record(**layout), hardware=Hardware("h100-sxm", 8e12, 2e12, 8e12), **more)
 
 
 STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
@@ -398,10 +399,100 @@ def test_a_step_takes_at_least_its_busiest_stage_and_the_way_there(monkeypatch, 
     assert lower_bound.LowerBounds().of(made) == max(3 * first, 3 * second + before)
 
 
-def test_bounds_tell_loads_apart_where_they_differ():
+def stage_exchanges(gathered, reduced, between, behind):
+    """Make those of one stage of two chunks: [2 streams][2 chunks] ahead of and beside passes."""
+    columns = (np.array(part, float).reshape(2, 2, 1) for part in (gathered, reduced))
+    return StepExchanges(*columns, np.array([between]), np.array([behind]), np.any([gathered, reduced]))
+
+
+NONE_MOVED = [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "least"),
+    [
+        ((NONE_MOVED, NONE_MOVED, 0, 0), 4 * 330),
+        ((NONE_MOVED, NONE_MOVED, 7, 9), 4 * 330 + 16),
+        # four forwards and three backwards of both chunks are over before the last backward begins
+        ((NONE_MOVED, [[300, 200], [0, 100]], 0, 9), 4 * 110 + 3 * 220 + 500 + 9),
+        ((NONE_MOVED, [[0, 0], [300, 0]], 0, 0), 4 * 110 + 3 * 220 + 300),
+        ((NONE_MOVED, [[0, 0], [200, 0]], 0, 0), 4 * 330),  # beside the backward
+        # the first forward ends with what is gathered; all else follows
+        (([[100, 300], [0, 0]], NONE_MOVED, 7, 9), 400 + 4 * 330 - 110 + 16),
+        (([[100, 300], [0, 900]], NONE_MOVED, 0, 0), 900 + 4 * 330 - 110),
+        (([[10, 0], [0, 0]], NONE_MOVED, 0, 0), 4 * 330),
+        (([[400, 0], [0, 0]], [[500, 0], [0, 0]], 0, 9), 400 + 4 * 110 + 3 * 220 - 110 + 500 + 9),
+    ],
+)
+def test_a_step_waits_for_parameters_and_gradients_on_their_way(exchanges, least):
+    """Two chunks of a stage, forward 10 and 100, backward 20 and 200, four micro-batches."""
+    made = Record(
+        layout=Record(pp=1), micro_batches=4, training=Record(parallel=Record(schedule="1f1b")),
+    )  # fmt: skip
+    forward, backward = np.array([[10.0], [100.0]]), np.array([[20.0], [200.0]])
+    assert lower_bound._bound_ps(made, forward, backward, stage_exchanges(*exchanges)) == least
+
+
+def test_gradients_of_other_schedules_may_be_reduced_once_all_forwards_are_over():
+    made = Record(
+        layout=Record(pp=1), micro_batches=4, training=Record(parallel=Record(schedule="gpipe")),
+    )  # fmt: skip
+    forward, backward = np.array([[10.0], [100.0]]), np.array([[20.0], [200.0]])
+    moved = stage_exchanges(NONE_MOVED, [[3000, 0], [0, 0]], 0, 0)
+    assert lower_bound._bound_ps(made, forward, backward, moved) == 4 * 110 + 3000
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "first", "least"),
+    [
+        ((NONE_MOVED, NONE_MOVED, 0, 0), [0, 0], 50 + 400 + 7),
+        ((NONE_MOVED, NONE_MOVED, 30, 2), [0, 0], 50 + 400 + 39),
+        # first forwards begin at 100 and 300, and take 10 and 20
+        (([[90, 100], [0, 0]], NONE_MOVED, 0, 0), [0, 0], 50 + 400 + 7),
+        (([[190, 150], [0, 400]], NONE_MOVED, 0, 0), [80, 80], 50 + 400 + 7),
+        # of two streams each for itself; gradients are there at 205 (of the last chunk) and at 306
+        ((NONE_MOVED, [[90, 200], [0, 40]], 0, 2), [0, 0], 50 + 205 + 200 + 90 + 9),
+        ((NONE_MOVED, [[90, 20], [120, 0]], 0, 0), [0, 0], 50 + 306 + 120 + 7),
+        ((NONE_MOVED, [[10, 20], [12, 0]], 0, 0), [0, 0], 50 + 400 + 7),
+    ],
+)
+def test_a_schedule_waits_for_parameters_and_gradients_on_their_way(monkeypatch, exchanges, first, least):
+    begin, end = np.zeros((3, 1, 2, 2)), np.full((3, 1, 2, 2), 400.0)
+    begin[0, 0, :, 0], begin[1, 0, :, -1] = (100, 300), (300, 200)
+    asked = []
+
+    def played(given):
+        asked.append(given)
+        return begin, end, 50.0
+
+    closed = Record(
+        last_stages=[0], optimizers_ps=np.array([7.0]), context=Record(final=1), played=played,
+        play=lambda m, given: (begin, None) if m == 1 and not given.any() else None,
+        passes=Record(took=np.array([[[10.0, 20.0]]] * 3), marks={(0, 0): (9.0, 6.0), (0, 1): (8.0, 5.0)}),
+    )  # fmt: skip
     bounds = lower_bound.LowerBounds()
-    assert bounds.tells_loads_apart(Record(loads=(0.0, 1.0)))
-    assert not bounds.tells_loads_apart(Record(loads=(1.25, 1.25)))
+    monkeypatch.setattr(bounds._exchanges, "of", lambda job: stage_exchanges(*exchanges))
+    assert bounds.played(Record(layout=Record(pp=1), micro_batches=4, chunks=2), closed) == least
+    assert asked[0].tolist() == [first]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "apart", "ps_a_byte"),
+    [
+        (8, 1, 4 / 8 / 1),  # one group of eight on two hosts: half of the bytes come in by a byte a ps
+        (8, 4, 4 * 1 / 2),  # four of two, one a host
+        (8, 2, 2 * 2 / 4),
+        (4, 1, 3 / 4),  # inside a host, a byte a ps
+        (4, 4, 0),
+        (6, 2, 2 * 1 / 3),  # four on one host: of three ranks two are there
+    ],
+)
+def test_a_byte_of_groups_takes_at_least_the_ways_out_of_their_busiest_host(ranks, apart, ps_a_byte):
+    job = Record(
+        layout=Record(pp=1, order="tp-cp-dp-pp", grid=np.arange(ranks).reshape(1, 1, -1)),
+        placement=Record(host_of_rank=HOSTS), hardware=Hardware("h100-sxm", 8e12, 2e12, 8e12),
+    )  # fmt: skip
+    assert ExchangeBounds(in_switch=False)._byte_time(job, 0, apart) == pytest.approx(ps_a_byte)
 
 
 # ---------------------------------------------------------------------- what a search tries

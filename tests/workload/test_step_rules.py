@@ -37,7 +37,7 @@ def on_h100(hosts=1, **training):
 def test_stages_that_can_be_last(pp, offsets, last):
     """A middle stage does as the second does, if stages lie alike on their hosts."""
     made = Record(layout=Record(pp=pp), offsets=offsets)
-    assert ClosedForm._last_stages.func(made) == last
+    assert ClosedForm.last_stages.func(made) == last
 
 
 @pytest.mark.parametrize("pp", [2, 3, 5])
@@ -53,7 +53,7 @@ def test_activations_go_to_the_next_stage_and_gradients_to_the_one_before(pp):
         layout=Record(pp=pp, grid=grid), offsets=range(pp), stages=[Record(number=s) for s in range(pp)],
         groups=Record(factory=Record(send=send)), context=Record(message_bytes=4096, sends_slices=False),
     )  # fmt: skip
-    found = ClosedForm._messages(made)
+    found = ClosedForm._messages.func(made)
     expected = []
     for s in range(pp):
         for to in ((s + 1) % pp, (s - 1) % pp):

@@ -9,6 +9,7 @@ from typing import Any
 from fabrictwin.base.errors import FabrictwinError
 from fabrictwin.base.progress import Stage, part, silent
 from fabrictwin.base.records import record
+from fabrictwin.diagnosis.alternatives import with_alternatives
 from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.evidence import Evidence
 from fabrictwin.diagnosis.expectation.expected import Expected, expected_of
@@ -64,6 +65,11 @@ class Diagnosis:
     def exit_code(self) -> int:
         """0 where nothing is wrong as far as these files show, 1 where something is."""
         return 1 if self.verdict == FAULTS else 0
+
+    @property
+    def roots(self) -> tuple[Finding, ...]:
+        """Findings without what else the same words could mean."""
+        return tuple(one for one in self.findings if not one.instead_of)
 
     @property
     def to_collect(self) -> tuple[str, ...]:
@@ -124,7 +130,7 @@ def judged(evidence: Evidence, *, hardware: Hardware | None = None, twin: bool =
             notes.append(f"no expectation of {shown.host}: {error}")
     case = Case(evidence, expected)
     named = [one for rule in RULES for one in rule(case)]
-    findings = ranked([*named, *decisive_lines.findings(case, named)])
+    findings = with_alternatives(ranked([*named, *decisive_lines.findings(case, named)]), evidence)
     return Diagnosis(
         verdict=_verdict(findings, evidence),
         findings=tuple(findings),

@@ -13,7 +13,8 @@ def page(diagnosis: Diagnosis) -> str:
     shown = [one for one in diagnosis.findings if one.severity > Severity.NOTE]
     notes = [one for one in diagnosis.findings if one.severity == Severity.NOTE]
     counts = {severity: sum(one.severity == severity for one in shown) for severity in Severity}
-    verdict = f"{len(shown)} cause{'s' * (len(shown) != 1)}" if diagnosis.verdict == FAULTS else diagnosis.verdict
+    many = sum(not one.instead_of for one in shown)
+    verdict = f"{many} cause{'s' * (many != 1)}" if diagnosis.verdict == FAULTS else diagnosis.verdict
     return render(
         page_environment("fabrictwin.report", "fabrictwin.diagnosis"),
         "diagnosis.html.j2",

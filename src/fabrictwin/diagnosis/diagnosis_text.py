@@ -43,6 +43,13 @@ def _lines(diagnosis: Diagnosis, *, notes: bool) -> Iterator[str]:
 def _finding(one: Finding, number: int) -> Iterator[str]:
     yield f"{number}. {one.severity.name} {one.id}: {one.object}"
     yield from _wrapped("cause", one.cause.cause)
+    if one.instead_of:
+        source = f" ({one.expected_from})" if one.expected_from else ""
+        yield from _wrapped("instead", f"of {one.instead_of}: the same words can come from this{source}")
+        yield from _wrapped("tells", one.collect)
+        yield from _wrapped("fix", one.cause.fix)
+        yield f"   {'sure':9} {one.confidence:.0%}"
+        return
     yield from _wrapped("seen", one.seen)
     source = f" ({one.expected_from})" if one.expected_from else ""
     yield from _wrapped("expected", one.expected + source)

@@ -52,6 +52,7 @@ class Finding:
     expected_from: str = ""
     gain: str = ""
     collect: str = ""  # what to gather to decide
+    instead_of: str = ""  # the cause that the same words name first, of one that they can mean besides
     consequences: tuple[Finding, ...] = field(default=())
 
     @property
@@ -74,5 +75,6 @@ class Finding:
             "confidence": round(self.confidence, 2),
             "source": self.cause.source,
             **({"collect": self.collect} if self.collect else {}),
+            **({"instead_of": self.instead_of} if self.instead_of else {}),
             "consequences": [one.as_data() for one in self.consequences],
         }

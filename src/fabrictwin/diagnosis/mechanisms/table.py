@@ -133,6 +133,18 @@ def mechanism_of(text: str) -> Mechanism | None:
     return next((owners[number] for number in index.all(line) if not scope or owners[number].cause in scope), None)
 
 
+def causes_of(text: str) -> tuple[tuple[str, float], ...]:
+    """Causes that a line points to, each once with how sure it is, the surest first."""
+    index, owners = _index()
+    line = text[:LONGEST]
+    scope = _scope(line)
+    found: dict[str, float] = {}
+    for number in index.all(line):
+        if not scope or owners[number].cause in scope:
+            found.setdefault(owners[number].cause, owners[number].sure)
+    return tuple(found.items())
+
+
 @cache
 def scopes() -> tuple[tuple[Pattern, frozenset[str]], ...]:
     """Return how lines of drivers and daemons begin that have matters of their own, and the causes of these."""

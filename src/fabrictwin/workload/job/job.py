@@ -51,6 +51,7 @@ class Hardware:
     gpu: str
     inside_bps: float  # of one GPU to the others of its host
     outside_bps: float  # of one GPU's share of its host's adapters
+    host_bps: float  # of all adapters of the host that has most
 
 
 @record
@@ -305,7 +306,7 @@ def check(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.ND
         vocab=-(-model.vocab // unit) * unit,
         layer_counts=tuple(counts or ()),
         placement=Placement(fabric.node_host[nodes].astype(np.int64), slowdown, differs),
-        hardware=Hardware(gpu, inside, outside),
+        hardware=Hardware(gpu, inside, outside, most_out_bps(fabric)),
     )
     return job, nodes
 
@@ -331,3 +332,11 @@ def gpu_rates(fabric: Fabric, node: int, gpus: int) -> tuple[float, float]:
     adapters = adapters[adapters != NONE]
     network = adapters[np.isin(fabric.port_kind[adapters], NETWORK)]
     return inside, float(fabric.port_payload_bps[network].sum()) / gpus
+
+
+def most_out_bps(fabric: Fabric) -> float:
+    """Payload of all adapters together of the host that has most."""
+    ports = fabric.nic_port[fabric.nic_port != NONE]
+    ports = ports[np.isin(fabric.port_kind[ports], NETWORK)]
+    host = fabric.node_host[fabric.port_node[ports]]
+    return float(np.bincount(host, weights=fabric.port_payload_bps[ports]).max(initial=0.0))

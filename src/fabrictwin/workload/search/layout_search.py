@@ -345,11 +345,10 @@ class Search:
     def _refined(self, bounded: _Bounded, bounds: LowerBounds) -> Iterator[float | Candidate]:
         """Yield ever closer bounds of a layout, in ps, then the layout with its time. Raises ConfigError."""
         job = bounded.job
-        if bounds.tells_loads_apart(job):
-            yield bounds.by_loads(job)
+        yield bounds.with_exchanges(job)
         closed = ClosedForm(job, self.times)
         yield bounds.closer(job, closed)
-        yield closed.bound_ps()
+        yield bounds.played(job, closed)
         estimate = closed.estimate()
         yield Candidate(bounded.section, job, memory(memory_inputs_of(job), job.hardware.gpu), estimate)
 

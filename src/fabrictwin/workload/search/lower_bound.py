@@ -22,6 +22,7 @@ from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.layers.pass_script import Collective, Compute, Kind, Script, Start
+from fabrictwin.workload.search.exchange_bounds import ExchangeBounds, StepExchanges
 from fabrictwin.workload.step.closed_form import ClosedForm
 from fabrictwin.workload.step.closed_form_cache import CachedSegments, key_of
 
@@ -117,12 +118,36 @@ def _layers(
     return tuple(chosen), np.array(found, np.float64)
 
 
-def _bound_ps(job: Job, forward: F64, backward: F64, behind: F64 | float = 0.0) -> float:
-    """Less than the step takes with passes of so many ps [chunks, stages] and so much [stages] behind them."""
+def _bound_ps(
+    job: Job, forward: F64, backward: F64, exchanges: StepExchanges | None = None, optimizer: F64 | float = 0.0
+) -> float:
+    """Less than the step takes with passes of so many ps [chunks, stages], these exchanges, and so much [stages]
+    of the optimizer.
+
+    A stage's passes run one after the other. Its gradients are reduced once the last micro-batch's first backward
+    begins, and the first micro-batch's last forward ends with what it waits for: from there to there what lies
+    between in the schedule is left.
+    """
+    m, schedule = job.micro_batches, job.training.parallel.schedule
     before = np.zeros(job.layout.pp)
-    around = forward[0] if job.training.parallel.schedule == "zero-bubble" else forward[0] + backward[0]
+    around = forward[0] if schedule == "zero-bubble" else forward[0] + backward[0]
     np.cumsum(around[:-1], out=before[1:])
-    return float((job.micro_batches * (forward + backward).sum(axis=0) + before + behind).max())
+    every = m * (forward + backward).sum(axis=0)
+    if exchanges is None:
+        return float((before + every).max())
+    behind = optimizer + exchanges.behind
+    bound = before + every + exchanges.between + behind
+    if exchanges.beside:
+        gathered = exchanges.gathered.sum(axis=1).max(axis=0)
+        reduced = exchanges.reduced.sum(axis=1).max(axis=0)
+        until = m * forward.sum(axis=0)  # passes before the last micro-batch's first backward
+        if schedule == "1f1b":
+            groups = m - (job.layout.pp if len(forward) > 1 else 1)  # whose backwards are all over
+            until = until + groups * backward.sum(axis=0)
+        first = job.layout.pp * forward[:-1].sum(axis=0) + forward[-1]  # until the last chunk's first forward ends
+        left = np.maximum(before + until, gathered + until - first) + reduced
+        bound = np.maximum(bound, np.maximum(left, gathered + every - first + exchanges.between) + behind)
+    return float(bound.max())
 
 
 class LowerBounds:
@@ -130,6 +155,7 @@ class LowerBounds:
 
     def __init__(self, *, in_switch: bool = False) -> None:
         self.in_switch = in_switch  # switches may add up: bytes of an all-reduce then leave once
+        self._exchanges = ExchangeBounds(in_switch=in_switch)
         self._known: dict[tuple[object, ...], tuple[_Passes, ...]] = {}
         self._by_load: dict[tuple[object, ...], _Passes] = {}
 
@@ -143,28 +169,43 @@ class LowerBounds:
             self._known[key] = _costs(job, loads, self.in_switch)
         return self._known[key]
 
-    def _with_loads(self, job: Job, most: int) -> float:
+    def _summed(self, job: Job, most: int) -> tuple[F64, F64]:
+        """([chunks, stages] forward, backward) with so many loads of experts told apart."""
         loads, layers = _layers(job.loads, job.layer_counts, job.layout.pp, most)
-        return _bound_ps(job, *_summed(layers, self._passes(job, loads)))
+        return _summed(layers, self._passes(job, loads))
 
     def of(self, job: Job) -> float:
         """Time in ps that no step of the job is faster than."""
-        return self._with_loads(job, _FEW)
+        return _bound_ps(job, *self._summed(job, _FEW))
 
-    def tells_loads_apart(self, job: Job) -> bool:
-        """Return true if layers' loads differ, so that `by_loads` is closer."""
-        return len(set(job.loads)) > 1
-
-    def by_loads(self, job: Job) -> float:
-        """The same with more loads of experts told apart."""
-        return self._with_loads(job, _SOME)
+    def with_exchanges(self, job: Job) -> float:
+        """The same with more loads of experts told apart, and with parameters and gradients on their way."""
+        return _bound_ps(job, *self._summed(job, _SOME), self._exchanges.of(job))
 
     def closer(self, job: Job, closed: ClosedForm) -> float:
         """A closer one, with communication as long as it takes by itself."""
         loads, layers = _layers(job.loads, job.layer_counts, job.layout.pp, _MANY)
         kinds: tuple[float | str, ...] = (*loads, "first", "last")
         passes = [self._closer_passes(job, closed, which) for which in kinds]
-        return _bound_ps(job, *_summed(layers, passes), closed.optimizers_ps)
+        return _bound_ps(job, *_summed(layers, passes), self._exchanges.of(job), closed.optimizers_ps)
+
+    def played(self, job: Job, closed: ClosedForm) -> float:
+        """The closest: passes as they are, with messages, in the order of the schedule.
+
+        Parameters and gradients take as long as their bytes.
+        """
+        exchanges, stages = self._exchanges.of(job), closed.last_stages
+        first = np.zeros((job.layout.pp, job.chunks))
+        if exchanges.gathered.any():
+            begin, _ = closed.play(min(job.micro_batches, job.layout.pp), first)
+            opens = np.cumsum(exchanges.gathered, axis=1).max(axis=0).T
+            first = np.maximum(opens - begin[0, :, :, 0] - closed.passes.took[0], 0.0)
+        begin, end, shift = closed.played(first)
+        done = {s: float(end[:, s].max()) + exchanges.between[s] for s in stages}
+        for s in stages if exchanges.reduced.any() else []:
+            done[s] = max(done[s], *_reduced_ps(exchanges.reduced[:, :, s], begin[..., -1], s, closed))
+        behind = closed.optimizers_ps + exchanges.behind
+        return shift + max(float(done[s] + behind[s]) for s in stages)
 
     def _closer_passes(self, job: Job, closed: ClosedForm, which: float | str) -> _Passes:
         """Passes of a layer by its load, or of an end."""
@@ -178,6 +219,15 @@ class LowerBounds:
                 pair = end.forward, end.backward
             self._by_load[key] = _passes(job, pair, closed.least_ps)
         return self._by_load[key]
+
+
+def _reduced_ps(reduced: F64, begin: F64, s: int, closed: ClosedForm) -> F64:
+    """[2] when a stage's gradients [2, chunks] are reduced, whose last passes begin so [3, stages, chunks]."""
+    final = begin[int(closed.context.final), s]
+    done = np.zeros(2)
+    for chunk in np.argsort(final, kind="stable").tolist():
+        done = np.maximum(done, final[chunk] + min(closed.passes.marks[s, chunk])) + reduced[:, chunk]
+    return done
 
 
 def _summed(layers: F64, passes: Sequence[_Passes]) -> tuple[F64, F64]:
@@ -195,8 +245,3 @@ def _summed(layers: F64, passes: Sequence[_Passes]) -> tuple[F64, F64]:
     forward[-1, -1] += last.forward
     backward[-1, -1] += last.backward
     return forward, backward
-
-
-def lower_bound_ps(job: Job) -> float:
-    """Time in ps that no step of the job is faster than."""
-    return LowerBounds().of(job)

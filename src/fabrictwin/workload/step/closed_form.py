@@ -217,6 +217,7 @@ class ClosedForm:
 
     # --- the schedule
 
+    @cached_property
     def _messages(self) -> _Messages:
         pp, size = self.layout.pp, self.context.message_bytes
         sends, slices = np.zeros((pp, 2)), np.zeros(pp)
@@ -235,28 +236,31 @@ class ClosedForm:
                 slices[s] = self.clock.durations[made[0][0]]
         return _Messages(sends, slices)
 
-    def _play(self, m: int, first: F64, messages: _Messages) -> tuple[F64, F64]:
-        """Times in ps at which passes of `m` micro-batches begin and end; the first forwards take `first` more."""
+    def play(self, m: int, first: F64) -> tuple[F64, F64]:
+        """Times in ps at which passes of `m` micro-batches begin and end; the first forwards take `first` more.
+
+        `first` is [stages, chunks], the times [3, stages, chunks, m].
+        """
         from fabrictwin.kernel.schedule.pipeline_times import play
 
         pp, chunks, passes = self.layout.pp, self.job.chunks, self.passes
         orders = _orders(self.training.parallel.schedule, pp, chunks, m)
         begin, end = np.zeros((3, pp, chunks, m)), np.zeros((3, pp, chunks, m))
         done = cast(Any, play)(
-            *orders, passes.took, *messages, self.context.blocking, first, passes.extra, begin, end
+            *orders, passes.took, *self._messages, self.context.blocking, first, passes.extra, begin, end
         )
         assert done, "a schedule waits for itself"
         return begin, end
 
-    def _played(self, first: F64, messages: _Messages) -> tuple[F64, F64, float]:
+    def played(self, first: F64) -> tuple[F64, F64, float]:
         """Times at which passes begin and end; of many micro-batches the first, and the shift of the last."""
         pp, m = self.layout.pp, self.micro_batches
         played = max(_LEAST_PLAYED, _GROUPS_PLAYED * pp) // pp * pp
         played = min(m, max(played, pp))
-        begin, end = self._play(played, first, messages)
+        begin, end = self.play(played, first)
         shift = 0.0
         if m > played:
-            _, later = self._play(played + pp, first, messages)
+            _, later = self.play(played + pp, first)
             shift = float((later.max() - end.max()) * (m - played) / pp)
         return begin, end, shift
 
@@ -276,36 +280,27 @@ class ClosedForm:
     @cached_property
     def optimizers_ps(self) -> F64:
         """[stages] ps of the optimizer behind a stage's passes, of those that can be last."""
-        took, optimizer = np.zeros(self.layout.pp), OptimizerStep(self.context, self._last_stages)
+        took, optimizer = np.zeros(self.layout.pp), OptimizerStep(self.context, self.last_stages)
         if not self.training.overlap.optimizer:  # otherwise bucket by bucket, beside the passes
-            for s in self._last_stages:
+            for s in self.last_stages:
                 took[s] = optimizer.optimizer_ps(*self.job.split_parameters(s))
         return took
 
     # --- the step
 
     @cached_property
-    def _last_stages(self) -> list[int]:
+    def last_stages(self) -> list[int]:
         """Stages that can be last: a middle one does as the second does, and sooner."""
         pp = self.layout.pp
         return sorted({0, min(1, pp - 1), pp - 1}) if len(set(self.offsets)) == 1 else list(range(pp))
 
-    def bound_ps(self) -> float:
-        """Less than the step takes: its passes and the optimizer behind them.
-
-        Left out are parameters gathered at the start, and gradients that the optimizer waits for.
-        """
-        _, end, shift = self._played(np.zeros((self.layout.pp, self.job.chunks)), self._messages())
-        return shift + max(float(end[:, s].max()) + float(self.optimizers_ps[s]) for s in self._last_stages)
-
     def estimate(self) -> Estimate:
         """The step's time and where it goes."""
-        m, optimizer = self.micro_batches, OptimizerStep(self.context, self._last_stages)
+        m, optimizer = self.micro_batches, OptimizerStep(self.context, self.last_stages)
         if self.training.overlap.parameters:
             self._gather_parameters(optimizer)
-        passes, messages = self.passes, self._messages()
-        first = self._first_forwards(messages)
-        begin, end, shift = self._played(first, messages)
+        passes, first = self.passes, self._first_forwards()
+        begin, end, shift = self.played(first)
         last = int(end[:, :, :, -1].max(axis=(0, 2)).argmax())
         self._end_passes(begin[..., -1] + shift, end[..., -1] + shift)
         optimizer.lower()
@@ -322,18 +317,18 @@ class ClosedForm:
         """Parameters gathered at the start; where middle stages are alike, those of the second stand for all."""
         pp, counts, gates = self.layout.pp, self.job.stage_layers, self.context.gates
         alike = all(count == counts[1] for count in counts[1:-1]) if pp > 2 else True
-        optimizer.gather_parameters(self._last_stages if alike else range(pp))
+        optimizer.gather_parameters(self.last_stages if alike else range(pp))
         for s in range(pp):
             for chunk in range(self.job.chunks):
                 gates.setdefault((s, chunk), gates[min(1, pp - 1), chunk])
 
-    def _first_forwards(self, messages: _Messages) -> F64:
+    def _first_forwards(self) -> F64:
         """[stages, chunks] ps that the first micro-batch's forward takes longer, for parameters on their way."""
         pp, chunks = self.layout.pp, self.job.chunks
         first = np.zeros((pp, chunks))
         if not self.context.gates:
             return first
-        begin, _ = self._play(min(self.micro_batches, pp), first, messages)
+        begin, _ = self.play(min(self.micro_batches, pp), first)
         for stage in self.stages:
             s = stage.number
             for chunk in range(chunks):
