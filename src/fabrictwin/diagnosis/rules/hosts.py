@@ -18,6 +18,10 @@ FLAPS = 2
 SEVERAL = 3  # links that go down and stay so
 REPLAYS = 3  # one or two come with the start of a link
 FEWEST_JOINED, MOST_ALONE = 3, 3  # GPUs that NVLink joins, for each that it does not
+# GPUs that no NVSwitch joins, by a word of their names
+_ALONE = re.compile(
+    r"GeForce|\bRTX\b|Quadro|TITAN|Tesla [TPKM]\d|\b(?:T4|L4|L40S?|A2|A10G?|A16|A30|A40)\b|PCI-?E", re.IGNORECASE
+)
 FEW_READS = 44  # NVIDIA/nccl-tests issue 152: 47 to 93 GB/s by raising it
 
 
@@ -97,6 +101,16 @@ def _kernel_links(case: Case) -> Iterator[Finding]:
         )
     elif reports and not case.of("sxid"):
         yield found("fabric-manager", reports, reports[0].text, "no error", 0.7, severity=Severity.WARNING)
+
+
+def manager_without_switches(case: Case) -> Iterator[Finding]:
+    """A fabric manager that failed on GPUs which no NVSwitch joins."""
+    names = [fact.text for fact in case.of("smi.gpu")]
+    told = [fact for fact in case.of("line.known") if fact.parts[0] == "fabric-manager"]
+    failed = [*told, *case.of("fabricmanager.state", "fabricmanager.error")]
+    if failed and names and all(map(_ALONE.search, names)):
+        seen = f"{failed[0].parts[1] if told else failed[0].text} ({names[0]})"
+        yield found("fabric-manager-unneeded", failed, seen, "no fabric manager", 0.9, severity=Severity.WARNING)
 
 
 def _of_the_manager(fact: Fact) -> bool:
@@ -357,4 +371,6 @@ def limits(case: Case) -> Iterator[Finding]:
     )
 
 
-RULES: tuple[Rule, ...] = (kernel, nvlink, topology, unreadable_devices, pci, pings, peers, limits)
+RULES: tuple[Rule, ...] = (
+    kernel, manager_without_switches, nvlink, topology, unreadable_devices, pci, pings, peers, limits,
+)  # fmt: skip
