@@ -45,6 +45,11 @@ def test_the_table_names_causes_and_says_how_to_tell_each_apart():
     ("text", "root", "other"),
     [
         (RETRIED, "transport-retry", "rank-died"),
+        (
+            "a:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE ; OOB eth0:10.1.2.4<0>\n" + RETRIED,
+            "transport-retry",
+            "gid-unreachable",
+        ),
         ("RuntimeError: NCCL error: unhandled system error\n", "job-failed", "shared-memory"),
         ("OSError: [Errno 28] No space left on device\n", "disk-full", "shared-memory"),
         ("ActorDiedError: the actor is dead because its worker process has died\n", "rank-died", "host-memory"),
