@@ -257,6 +257,17 @@ def pci(case: Case) -> Iterator[Finding]:
         severity=Severity.QUESTION,
         collect="lspci -vvv while traffic runs: links may slow down at rest, and a slot may be slower",
     )
+    # a device at rest keeps the rate that it aims at
+    held = {fact.subject for fact in down}
+    yield from reported(
+        "pci-narrow",
+        [fact for fact in case.of("pci.target") if fact.subject in held],
+        "Target Link Speed {1} GT/s",
+        "{2} GT/s",
+        0.75,
+        severity=Severity.WARNING,
+        expected_from="the device's own capability",
+    )
     yield from reported("pci-idle", idle, "{1} GT/s x{2}", "any at rest", 0.4)
     limited = case.of("pci.narrow")
     if limited:
