@@ -68,7 +68,7 @@ def summary(result: RunResult) -> dict[str, Any]:
 
 
 def step_figures(result: RunResult) -> dict[str, Any]:
-    """What the step takes and moves, without what ports and operations did."""
+    """Return the step's time and throughput, without what ports and operations did."""
     end_ps = result.trace.end_ps
     return {"step_time_s": _round(end_ps / PS_PER_S, 9), "step_time_ps": end_ps, **_throughput(result)}
 
