@@ -89,6 +89,10 @@ RIGHT = [
     ("acs-redirects", "  ACSCtl: SrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-\n"
      "n1:5:9 [0] net_ib.cc:8 NCCL WARN NET/IB : Got completion with error 4, opcode 0, len 7, vendor err 81\n"),
     ("open-files", "[ 7.1] VFS: file-max limit 4096 reached\n"),
+    ("collective-mismatch", "error msg: Culprit rank 7; Error type: SIZE_OR_SYNTAX_MISMATCH, Expected input sizes: '[[8]]'\n"),
+    ("rank-late", "Not all ranks joining collective 7 at entry 6\n"),
+    ("port-down", "src/query_smp.c:7; umad (DR path slid 0; dlid 0; 0,1,2 Attr 0x11:0) bad status 110; Connection timed out\n"),
+    ("library-mismatch", "n1:7:9 [0] NCCL WARN NET/OFI Creating new endpoint for domain 0x7f9 failed: Invalid argument\n"),
     ("transport-retry", "[ 9.1] infiniband mlx5_0: mlx5_poll_one:7:(pid 0): syndrome 0x15, vendor syndrome 0x81\n"),
     ("flushed", "[ 9.1] infiniband mlx5_0: mlx5_poll_one:7:(pid 0): syndrome 0x5, vendor syndrome 0xf9\n"),
     ("request-refused", "frob.c:7:x: *ERROR*: Failed to post a send for the qpair 0xd1 with errno -22\n"),
