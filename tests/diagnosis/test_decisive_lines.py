@@ -77,7 +77,19 @@ RIGHT = [
     ("settings-rejected", "(Core pid=2) ERROR 01-02 12:00:01 [core.py:9] ValueError: tensor size 4 exceeds available GPUs (2)\n"),
     ("program-error", "(Core pid=2) ERROR 01-02 12:00:01 [core.py:9] ValueError: the widget is round\n"),
     ("gpu-architecture", "n1:5:9 [1] enqueue.cc:12 NCCL WARN Cuda failure 'named symbol not found'\n"),
+    ("storage-error", "lmdb.LockError: /frob/db: Resource temporarily unavailable\n"),
+    ("storage-error", "OSError: [Errno 37] No locks available\n"),
+    ("storage-error", "flock: /frob: No locks available\n"),
+    ("clock-skew", "[2015-01-02T12:00:00.1] error: Check for out of sync clocks\n[2015-01-02T12:00:01.1] error: Nodes c[1-2] not responding\n"),
+    ("gpu-lost", "Feb 1 08:02:06 n1 kernel: NVRM: _frobAndWait: rpc failed with status 0x0000000f for fn 7!\n"),
+    ("firmware-old", "[ 9.3] mlx4_en 0000:0d:00.0: frobbing not supported, please upgrade to later FW version\n"),
+    ("port-down", "ibwarn: [7] mad_rpc: _do_madrpc failed; dport (DR path slid 0; dlid 0; 0,1,2)\n"),
+    ("port-down", "ibpanic: [7] main: stat of IB device 'mlx5_1' failed: Invalid argument\n"),
+    ("roce-loss", "     rx_prio0_bytes: 5\n/sys/class/infiniband/mlx5_0/ports/1/hw_counters/local_ack_timeout_err:2700\n"),
+    ("acs-redirects", "  ACSCtl: SrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-\n"
+     "n1:5:9 [0] net_ib.cc:8 NCCL WARN NET/IB : Got completion with error 4, opcode 0, len 7, vendor err 81\n"),
     ("open-files", "[ 7.1] VFS: file-max limit 4096 reached\n"),
+    ("connect-refused", "RuntimeError: Socket Timeout\nn1:7:9 [0] NCCL WARN Net : Connect to 10.1.2.3<40001> failed : No route to host\n"),
     ("gpu-lost", "[ 9.1] amdgpu 0000:75:00.0: SMU: response:0xFFFFFFFF for index:7 param:0x0 message:Frob?\n"),
     ("gpu-hardware", "[ 9.1] amdgpu: Failed to evict process queues\n"),
     ("bootstrap-interface", "[n1:5:0] sock.c:3 UCX ERROR connect(fd=7, dest_addr=172.17.0.1:40001) failed: Connection refused\n"),
@@ -418,9 +430,11 @@ def test_a_warning_that_explains_an_error_goes_before_a_surer_warning():
         "<6>[   13.2] lp: driver loaded but no devices found",
         "<6>[   13.8] EDAC MC0: Giving out device to module amd64_edac controller F19h: DEV 0000:00:18.3",
         "<6>[    2.9] mlx5_core 0000:41:00.1: Port module event: module 1, Cable unplugged",
+        "n1:7:9 [0] NCCL INFO [Service thread] Connection closed by localRank 0",
+        "mlx5_core 0000:d2:00.0: mlx5_cmd_out_err:8:(pid 7): ACCESS_REG(0x805) op_mod(0x1) failed, status bad operation(0x2), err(-22)",
     ],
 )
-def test_what_kernels_say_of_healthy_hosts_as_they_start_is_no_fault(line):
+def test_what_healthy_hosts_and_jobs_say_too_is_no_fault(line):
     assert all(one.severity < Severity.WARNING for one in answer(line + "\n").findings)
 
 
