@@ -104,6 +104,14 @@ class _Placed:
     of: tuple[_Lowered, ...]  # what it was made from
 
 
+@record
+class _Groups:
+    """Groups that were asked about."""
+
+    lie: dict[bytes, list[tuple[bytes, I64]]] = field(default_factory=dict)  # how, and which of them, by digest
+    placed: dict[tuple[object, ...], _Placed] = field(default_factory=dict)
+
+
 @dataclass
 class Library:
     """NCCL on the ranks of one job."""
@@ -116,9 +124,8 @@ class Library:
     # (collective, algorithm of NCCL's choice, the one instead)
     replaced: set[tuple[str, str, str]] = field(default_factory=set)
     _known: dict[bytes, _Known] = field(default_factory=dict)
-    _lie: dict[bytes, list[tuple[bytes, I64]]] = field(default_factory=dict)
     _tuners: dict[tuple[object, ...], Tuner] = field(default_factory=dict)
-    _placed: dict[tuple[object, ...], _Placed] = field(default_factory=dict)
+    _groups: _Groups = field(default_factory=_Groups)
 
     def collective(
         self, kind: Kind, groups: I64, size_bytes: int, *, element_bytes: int, name: str, root: int = 0
@@ -138,12 +145,12 @@ class Library:
         parts = [self._lowered(one, task) for one in known]
         members = [groups[rows] for _, rows in alike]
         key = (digest, *(part.layout for part in parts))
-        if key not in self._placed:
+        if key not in self._groups.placed:
             placed = self._place(parts, members, known)
-            if sum(len(each.connections) for each in self._placed.values()) > _EDGES_KEPT:
-                self._placed.clear()
-            self._placed[key] = placed
-        placed, whole = self._placed[key], parts[0].communication
+            if sum(len(each.connections) for each in self._groups.placed.values()) > _EDGES_KEPT:
+                self._groups.placed.clear()
+            self._groups.placed[key] = placed
+        placed, whole = self._groups.placed[key], parts[0].communication
         channels = [part.communication.channels for part in parts]
         columns = {name: _tiled(channels, members, name) for name in _BY_CHANNEL}
         joined = Channels(
@@ -188,7 +195,7 @@ class Library:
         They lie alike with the same GPUs of hosts, kinds of hosts, and ranks that share one.
         """
         name = hashlib.blake2b(groups.tobytes() + bytes(str(groups.shape), "ascii"), digest_size=16).digest()
-        if name not in self._lie:
+        if name not in self._groups.lie:
             fabric = self.hosts.fabric
             node = self.rank_node[groups]
             host = fabric.node_host[node].astype(np.int64)
@@ -197,8 +204,8 @@ class Library:
             keys = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).reshape(-1)
             _, first, which = np.unique(keys, return_index=True, return_inverse=True)
             by_kind = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
-            self._lie[name] = [(keys[first[k]].tobytes(), by_kind[k]) for k in np.argsort(first).tolist()]
-        return name, self._lie[name]
+            self._groups.lie[name] = [(keys[first[k]].tobytes(), by_kind[k]) for k in np.argsort(first).tolist()]
+        return name, self._groups.lie[name]
 
     @property
     def notes(self) -> list[str]:
