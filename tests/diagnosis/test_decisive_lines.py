@@ -89,6 +89,9 @@ RIGHT = [
     ("acs-redirects", "  ACSCtl: SrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-\n"
      "n1:5:9 [0] net_ib.cc:8 NCCL WARN NET/IB : Got completion with error 4, opcode 0, len 7, vendor err 81\n"),
     ("open-files", "[ 7.1] VFS: file-max limit 4096 reached\n"),
+    ("adapter-limits", "x.c:1  UCX  ERROR mlx5dv_devx_obj_create(FROB) failed, syndrome 0: Cannot allocate memory\n"),
+    ("rank-died", "[n1.7] PMIX ERROR: UNREACHABLE in file server/pmix_server.c at line 7\n"),
+    ("pmi-mismatch", "[n1:7] OPAL ERROR: Unreachable in file frob3x_client.c at line 7\n"),
     ("connect-refused", "RuntimeError: Socket Timeout\nn1:7:9 [0] NCCL WARN Net : Connect to 10.1.2.3<40001> failed : No route to host\n"),
     ("gpu-lost", "[ 9.1] amdgpu 0000:75:00.0: SMU: response:0xFFFFFFFF for index:7 param:0x0 message:Frob?\n"),
     ("gpu-hardware", "[ 9.1] amdgpu: Failed to evict process queues\n"),
@@ -431,6 +434,7 @@ def test_a_warning_that_explains_an_error_goes_before_a_surer_warning():
         "<6>[   13.8] EDAC MC0: Giving out device to module amd64_edac controller F19h: DEV 0000:00:18.3",
         "<6>[    2.9] mlx5_core 0000:41:00.1: Port module event: module 1, Cable unplugged",
         "n1:7:9 [0] NCCL INFO [Service thread] Connection closed by localRank 0",
+        " [WARNING]  frob_io requires the dev libfrob .so object and headers but these were not found.",
         "mlx5_core 0000:d2:00.0: mlx5_cmd_out_err:8:(pid 7): ACCESS_REG(0x805) op_mod(0x1) failed, status bad operation(0x2), err(-22)",
     ],
 )
