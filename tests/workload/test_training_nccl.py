@@ -117,7 +117,7 @@ def test_rails_alike_share_a_tuner() -> None:
     assert len({id(known.tuner) for known in library._known.values()}) == 1
     assert len(library._known) == 8
     library.collective("all_reduce", np.arange(16).reshape(2, 8), MIB, element_bytes=2, name="x")
-    assert len(library._tuners) == 2
+    assert len(library._kept.tuners) == 2
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "all_to_all"])

@@ -129,11 +129,12 @@ class _Placed:
 
 
 @record
-class _Groups:
-    """Groups that were asked about."""
+class _Kept:
+    """Findings about groups that were asked about."""
 
     lie: dict[bytes, list[tuple[bytes, I64]]] = field(default_factory=dict)  # how, and which of them, by digest
     placed: dict[tuple[object, ...], _Placed] = field(default_factory=dict)
+    tuners: dict[tuple[object, ...], Tuner] = field(default_factory=dict)  # by what the cost model reads
 
 
 @dataclass
@@ -148,8 +149,7 @@ class Library:
     # (collective, algorithm of NCCL's choice, the one instead)
     replaced: set[tuple[str, str, str]] = field(default_factory=set)
     _known: dict[bytes, _Known] = field(default_factory=dict)
-    _tuners: dict[tuple[object, ...], Tuner] = field(default_factory=dict)
-    _groups: _Groups = field(default_factory=_Groups)
+    _kept: _Kept = field(default_factory=_Kept)
 
     def collective(
         self, kind: Kind, groups: I64, size_bytes: int, *, element_bytes: int, name: str, root: int = 0
@@ -169,12 +169,12 @@ class Library:
         parts = [self._lowered(one, task) for one in known]
         members = [groups[rows] for _, rows in alike]
         key = (digest, *(part.layout for part in parts))
-        if key not in self._groups.placed:
+        if key not in self._kept.placed:
             placed = self._place(parts, members, known)
-            if sum(len(each.connections) for each in self._groups.placed.values()) > _EDGES_KEPT:
-                self._groups.placed.clear()
-            self._groups.placed[key] = placed
-        placed, whole = self._groups.placed[key], parts[0].communication
+            if sum(len(each.connections) for each in self._kept.placed.values()) > _EDGES_KEPT:
+                self._kept.placed.clear()
+            self._kept.placed[key] = placed
+        placed, whole = self._kept.placed[key], parts[0].communication
         channels = [part.communication.channels for part in parts]
         columns = {name: _tiled(channels, members, name) for name in _BY_CHANNEL}
         joined = Channels(
@@ -223,7 +223,7 @@ class Library:
         They lie alike with the same GPUs of hosts, kinds of hosts, and ranks that share one.
         """
         name = hashlib.blake2b(groups.tobytes() + bytes(str(groups.shape), "ascii"), digest_size=16).digest()
-        if name not in self._groups.lie:
+        if name not in self._kept.lie:
             fabric = self.hosts.fabric
             node = self.rank_node[groups]
             host = fabric.node_host[node].astype(np.int64)
@@ -232,8 +232,8 @@ class Library:
             keys = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).reshape(-1)
             _, first, which = np.unique(keys, return_index=True, return_inverse=True)
             by_kind = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
-            self._groups.lie[name] = [(keys[first[k]].tobytes(), by_kind[k]) for k in np.argsort(first).tolist()]
-        return name, self._groups.lie[name]
+            self._kept.lie[name] = [(keys[first[k]].tobytes(), by_kind[k]) for k in np.argsort(first).tolist()]
+        return name, self._kept.lie[name]
 
     @property
     def notes(self) -> list[str]:
@@ -282,9 +282,9 @@ class Library:
         """The tuner of a communicator, one for all that its cost model does not tell apart."""
         shape, settings = shape_of(comm), comm.settings
         key = (id(settings), *shape.figures)
-        if key not in self._tuners:
-            self._tuners[key] = Tuner(shape, settings)
-        return self._tuners[key]
+        if key not in self._kept.tuners:
+            self._kept.tuners[key] = Tuner(shape, settings)
+        return self._kept.tuners[key]
 
     def _place(self, parts: list[_Lowered], members: list[I64], known: list[_Known]) -> _Placed:
         """Communications of one group each, for all of the groups that lie alike. Switches are the known one's."""
