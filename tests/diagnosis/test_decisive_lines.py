@@ -89,6 +89,10 @@ RIGHT = [
     ("acs-redirects", "  ACSCtl: SrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-\n"
      "n1:5:9 [0] net_ib.cc:8 NCCL WARN NET/IB : Got completion with error 4, opcode 0, len 7, vendor err 81\n"),
     ("open-files", "[ 7.1] VFS: file-max limit 4096 reached\n"),
+    ("transport-retry", "[ 9.1] infiniband mlx5_0: mlx5_poll_one:7:(pid 0): syndrome 0x15, vendor syndrome 0x81\n"),
+    ("flushed", "[ 9.1] infiniband mlx5_0: mlx5_poll_one:7:(pid 0): syndrome 0x5, vendor syndrome 0xf9\n"),
+    ("request-refused", "frob.c:7:x: *ERROR*: Failed to post a send for the qpair 0xd1 with errno -22\n"),
+    ("adapter-limits", "frob.c:7:x: ibv_post_recv failed: Cannot allocate memory\n"),
     ("adapter-limits", "x.c:1  UCX  ERROR mlx5dv_devx_obj_create(FROB) failed, syndrome 0: Cannot allocate memory\n"),
     ("rank-died", "[n1.7] PMIX ERROR: UNREACHABLE in file server/pmix_server.c at line 7\n"),
     ("pmi-mismatch", "[n1:7] OPAL ERROR: Unreachable in file frob3x_client.c at line 7\n"),
