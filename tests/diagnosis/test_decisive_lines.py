@@ -89,6 +89,10 @@ RIGHT = [
     ("acs-redirects", "  ACSCtl: SrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-\n"
      "n1:5:9 [0] net_ib.cc:8 NCCL WARN NET/IB : Got completion with error 4, opcode 0, len 7, vendor err 81\n"),
     ("open-files", "[ 7.1] VFS: file-max limit 4096 reached\n"),
+    ("node-failed", "[7.0] error: *** STEP 7.0 STEPD TERMINATED ON n1 AT 2020-01-01T01:01:01 DUE TO JOB NOT ENDING WITH SIGNALS ***\n"),
+    ("resource-unavailable", "REASON           NODELIST\nLow RealMemory   n[1-3]\n"),
+    ("library-crash", "Fatal Python error: Floating point exception\nActorDiedError: the actor is dead because its worker process has died\n"),
+    ("port-down", "ibportstate: iberror: failed: smp query portinfo failed\n"),
     ("collective-mismatch", "error msg: Culprit rank 7; Error type: SIZE_OR_SYNTAX_MISMATCH, Expected input sizes: '[[8]]'\n"),
     ("rank-late", "Not all ranks joining collective 7 at entry 6\n"),
     ("port-down", "src/query_smp.c:7; umad (DR path slid 0; dlid 0; 0,1,2 Attr 0x11:0) bad status 110; Connection timed out\n"),
