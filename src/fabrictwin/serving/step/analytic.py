@@ -17,7 +17,7 @@ from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.serving.step.all_reduce import TensorGroup
 from fabrictwin.serving.step.cuda_graphs import padded_to
-from fabrictwin.serving.step.expert_parallel import ExpertLayout
+from fabrictwin.serving.step.expert_parallel import ExpertLayout, MoeBackend
 from fabrictwin.serving.step.interpolation import table
 from fabrictwin.serving.step.kernels import Kernels
 from fabrictwin.serving.step.parts import Parts
@@ -47,6 +47,7 @@ class ServedModel:
         group: Tensor-parallel group.
         pipeline: Stages.
         experts: How ranks share a mixture's experts.
+        moe_backend: Kernels of experts that were asked for.
         sends: Times of sends to the next stage, by boundary and bytes of each rank; empty without a pipeline.
     """
 
@@ -57,6 +58,7 @@ class ServedModel:
     group: TensorGroup
     pipeline: int
     experts: ExpertLayout = field(default_factory=ExpertLayout)
+    moe_backend: MoeBackend = "auto"
     sends: tuple[Callable[[int], float], ...] = ()
 
     def stage_layers(self) -> list[int]:
@@ -93,7 +95,9 @@ class AnalyticCost:
         self._served = served
         self._model = model = served.model
         self._tp = served.group.size
-        self._kernels = Kernels(served.gpu, served.weights, served.kv_bytes, clamped=model.clamped)
+        self._kernels = Kernels(
+            served.gpu, served.weights, served.kv_bytes, clamped=model.clamped, moe_backend=served.moe_backend
+        )
         points = _points(max_tokens)
         sparse = model.sparse_layers
         kinds = {kind: layers for kind, layers in ((False, model.layers - sparse), (True, sparse)) if layers}

@@ -17,6 +17,8 @@ from fabrictwin.serving.step.deepep import DeepEp
 from fabrictwin.workload.model.model_sizes import Model
 
 Backend = Literal["allgather_reducescatter", "deepep_high_throughput", "deepep_low_latency"]
+MoeBackend = Literal["auto", "marlin"]
+"""Kernels of experts by vLLM's names (`--moe-backend`)."""
 CHUNK_TOKENS = 256
 VALUE_BYTES = 2
 
