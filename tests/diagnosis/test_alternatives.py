@@ -45,10 +45,30 @@ def test_the_table_names_causes_and_says_how_to_tell_each_apart():
     ("text", "root", "other"),
     [
         (RETRIED, "transport-retry", "rank-died"),
+        (
+            "a:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE ; OOB eth0:10.1.2.4<0>\n" + RETRIED,
+            "transport-retry",
+            "gid-unreachable",
+        ),
         ("RuntimeError: NCCL error: unhandled system error\n", "job-failed", "shared-memory"),
         ("OSError: [Errno 28] No space left on device\n", "disk-full", "shared-memory"),
         ("ActorDiedError: the actor is dead because its worker process has died\n", "rank-died", "host-memory"),
         ("CUDA error: an illegal memory access was encountered\n", "gpu-program", "gpu-memory"),
+        (
+            "n1:5:9 [0] NCCL WARN NET/IB : Got completion from peer 10.1.2.3<1> with status=9 opcode=0 vendor err 138\n",
+            "remote-access",
+            "mtu-differs",
+        ),
+        (
+            "ERROR: Failed to modify QP to RTR: Invalid argument (22), path_mtu 4096\n",
+            "gid-unreachable",
+            "mtu-differs",
+        ),
+        (
+            "Error: No available node types can fulfill resource request {'node:10.1.2.3': 0.01, 'GPU': 1.0}\n",
+            "resource-unavailable",
+            "bootstrap-interface",
+        ),
         (STUCK.format(rank=1, number=1), "collective-stuck", "acs-redirects"),
         (STUCK.format(rank=1, number=800), "collective-stuck", "rank-late"),
     ],

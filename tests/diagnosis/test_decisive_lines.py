@@ -77,6 +77,30 @@ RIGHT = [
     ("settings-rejected", "(Core pid=2) ERROR 01-02 12:00:01 [core.py:9] ValueError: tensor size 4 exceeds available GPUs (2)\n"),
     ("program-error", "(Core pid=2) ERROR 01-02 12:00:01 [core.py:9] ValueError: the widget is round\n"),
     ("gpu-architecture", "n1:5:9 [1] enqueue.cc:12 NCCL WARN Cuda failure 'named symbol not found'\n"),
+    ("storage-error", "lmdb.LockError: /frob/db: Resource temporarily unavailable\n"),
+    ("storage-error", "OSError: [Errno 37] No locks available\n"),
+    ("storage-error", "flock: /frob: No locks available\n"),
+    ("clock-skew", "[2015-01-02T12:00:00.1] error: Check for out of sync clocks\n[2015-01-02T12:00:01.1] error: Nodes c[1-2] not responding\n"),
+    ("gpu-lost", "Feb 1 08:02:06 n1 kernel: NVRM: _frobAndWait: rpc failed with status 0x0000000f for fn 7!\n"),
+    ("firmware-old", "[ 9.3] mlx4_en 0000:0d:00.0: frobbing not supported, please upgrade to later FW version\n"),
+    ("port-down", "ibwarn: [7] mad_rpc: _do_madrpc failed; dport (DR path slid 0; dlid 0; 0,1,2)\n"),
+    ("port-down", "ibpanic: [7] main: stat of IB device 'mlx5_1' failed: Invalid argument\n"),
+    ("roce-loss", "     rx_prio0_bytes: 5\n/sys/class/infiniband/mlx5_0/ports/1/hw_counters/local_ack_timeout_err:2700\n"),
+    ("acs-redirects", "  ACSCtl: SrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-\n"
+     "n1:5:9 [0] net_ib.cc:8 NCCL WARN NET/IB : Got completion with error 4, opcode 0, len 7, vendor err 81\n"),
+    ("open-files", "[ 7.1] VFS: file-max limit 4096 reached\n"),
+    ("connect-refused", "RuntimeError: Socket Timeout\nn1:7:9 [0] NCCL WARN Net : Connect to 10.1.2.3<40001> failed : No route to host\n"),
+    ("gpu-lost", "[ 9.1] amdgpu 0000:75:00.0: SMU: response:0xFFFFFFFF for index:7 param:0x0 message:Frob?\n"),
+    ("gpu-hardware", "[ 9.1] amdgpu: Failed to evict process queues\n"),
+    ("bootstrap-interface", "[n1:5:0] sock.c:3 UCX ERROR connect(fd=7, dest_addr=172.17.0.1:40001) failed: Connection refused\n"),
+    ("peermem-missing", "ibv_reg_mr(pd 0x1, buf 0x7f, size = 8)\nCouldn't register GPU MR\n"),
+    ("library-missing", "ERROR x.py:4] Failed to load FROB library from /opt/libfrob.so.2\nNameError: name 'frob' is not defined\n"),
+    ("shared-memory", "[n1:7] attach: unable to create shared memory coordinating structure\n"),
+    ("gpu-busy", "Could not unload the NVIDIA driver kernel modules, driver is in use\n"),
+    ("virtual-function", "E01 x.go:1] bind: write /sys/bus/pci/drivers/vfio-pci/bind: no such device\n"),
+    ("cuda-driver-old", "torch/cuda/__init__.py:5: UserWarning: CUDA initialization: Error 804: forward compatibility was attempted on it\n"),
+    ("imex-domain", "[Mar 17 2026 10:14:21] [ERROR] [tid 8] Failed to get export ref for request of node id 2\n"),
+    ("network-differs", "a:1:2 [0] NCCL INFO Using network IB\nb:1:2 [0] NCCL INFO Using network IBext_v8\n"),
     ("host-memory", "ray: worker was killed due to memory pressure on node 10.0.0.7\n"),
     ("efa-unreachable", "n1:5:9 [2] NCCL WARN NET/OFI Request 0x7f completed with error. RC: 20. Error: unknown error\n"),
     ("adapter-limits", "[n1:3:0] ib_mlx5_dv.c:4 UCX ERROR mlx5dv_devx_obj_create(CQ) failed, syndrome 0x1: Remote I/O error\n"),
@@ -398,3 +422,43 @@ def test_a_warning_that_explains_an_error_goes_before_a_surer_warning():
     assert (first.id, second.id) == ("bootstrap-interface", "socket-fallback")
     assert [below.id for below in first.consequences] == ["connect-refused"]
     assert first.confidence < second.confidence
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "<6>[   13.2] lp: driver loaded but no devices found",
+        "<6>[   13.8] EDAC MC0: Giving out device to module amd64_edac controller F19h: DEV 0000:00:18.3",
+        "<6>[    2.9] mlx5_core 0000:41:00.1: Port module event: module 1, Cable unplugged",
+        "n1:7:9 [0] NCCL INFO [Service thread] Connection closed by localRank 0",
+        "mlx5_core 0000:d2:00.0: mlx5_cmd_out_err:8:(pid 7): ACCESS_REG(0x805) op_mod(0x1) failed, status bad operation(0x2), err(-22)",
+    ],
+)
+def test_what_healthy_hosts_and_jobs_say_too_is_no_fault(line):
+    assert all(one.severity < Severity.WARNING for one in answer(line + "\n").findings)
+
+
+TABLE = """\
++-----------------------------------------------------------------------------+
+| NVIDIA-SMI 510.47.03    Driver Version: 510.47.03    CUDA Version: 11.6     |
+|   0  {name:20}  Off  | 00000000:05:00.0 Off |                  N/A |
++-----------------------------------------------------------------------------+
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [("NVIDIA GeForce ...", "fabric-manager-unneeded"), ("NVIDIA H100 80GB HBM3", "fabric-manager")],
+)
+def test_a_fabric_manager_that_fails_where_no_nvswitch_is_has_nothing_to_manage(name, cause):
+    failed = "Job for nvidia-fabricmanager.service failed because the control process exited with error code.\n"
+    assert answer(failed + TABLE.format(name=name)).findings[0].id == cause
+
+
+def test_a_link_that_aims_below_what_it_can_is_slow_and_one_at_rest_is_not():
+    link = (
+        "01:00.0 3D controller: NVIDIA Corporation GB202GL [Frob]\n\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16\n"
+        "\t\tLnkSta:\tSpeed 2.5GT/s (downgraded), Width x16\n\t\tLnkCtl2: Target Link Speed: {}GT/s, EnterCompliance-\n"
+    )
+    assert answer(link.format("2.5")).roots[0].id == "pci-narrow"
+    assert all(one.severity < Severity.WARNING for one in answer(link.format("32")).findings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from fabrictwin.engines.base.messages import Awaited, Event, EventKind, Message,
 from fabrictwin.engines.base.transfers import Gate, Transfers
 from fabrictwin.fabric.fabric import NodeKind
 from fabrictwin.program import collectives
+from fabrictwin.twin import Twin
 
 FIDELITIES = ("packet", "flow", "analytic")
 MIB = 1 << 20
@@ -72,6 +74,24 @@ def test_messages_in_slices_have_the_same_events(fidelity):
         assert engine.idle
     assert seen[0] == seen[1]
     assert [e.kind for e in seen[0]].count(EventKind.ENDED) == 3
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+@pytest.mark.parametrize("asked", [False, True])
+def test_an_engine_has_the_tables_of_a_twin_that_is_gone(fidelity, asked):
+    seen = []
+    for kept in (True, False):
+        twin = Twin(boxes(8).blueprint)
+        if asked:
+            twin.take_tables(Twin(boxes(8).blueprint, engine="updn").routes)
+        engine, left = twin.start_engine(fidelity), ref(twin)
+        if not kept:
+            del twin
+            assert left() is None
+        engine.send(engine.open(0, 7), Message(MIB, Opcode.WRITE))
+        seen.append(engine.advance().events)
+    assert seen[0] == seen[1]
+    assert seen[0]
 
 
 @pytest.mark.parametrize("fidelity", FIDELITIES)

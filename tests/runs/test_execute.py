@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import io
 import json
 from pathlib import Path
@@ -291,3 +292,20 @@ def test_nothing_is_done_before_anything_was_posted():
     assert share() == 0.25
     engine.idle, engine.progress = True, 1.0
     assert share() == 1
+
+
+@pytest.mark.parametrize("fidelity", ["analytic", "flow"])
+def test_a_run_leaves_no_cyclic_garbage_of_the_twin(spec_file, fidelity):
+    """Few objects hold large arrays, and the collector counts objects: thousands of runs would fill the memory."""
+    spec = with_overrides(load_spec(spec_file), fidelity=fidelity)
+    summary(predict(spec))  # what is imported, compiled and remembered
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        summary(predict(spec))
+        gc.collect()
+        left = {type(one).__name__ for one in gc.garbage if type(one).__module__.startswith("fabrictwin.")}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    assert not left

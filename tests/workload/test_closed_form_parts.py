@@ -143,7 +143,7 @@ def test_the_parts_of_a_step_add_up_to_it(monkeypatch, pp, chunks, m, shift, gat
         micro_batches=m, context="context", last_stages=[0], passes=passes(pp, chunks),
         clock=Record(ends=[3.0, 4000.4]),
         training=Record(overlap=Record(parameters=gathers)),
-        _first_forwards=lambda: first, played=lambda one: (begin, end, shift),
+        _first_forwards=lambda: first, played=lambda of, one: (begin, end, shift),
         _end_passes=lambda *given: done.append(given),
         _gather_parameters=lambda optimizer: done.append("gathered"),
     )  # fmt: skip
@@ -187,12 +187,14 @@ def test_of_many_micro_batches_the_first_groups_are_played(pp, m, played):
     """Four groups of as many as there are stages, or sixteen; each group more takes as long as the one before."""
     asked = []
 
-    def play(count, first):
+    def play(of, count, first):
         asked.append(count)
         ends = np.full((3, pp, 1, count), 7.0 * count + 100)
         return ends - 1, ends
 
-    begin, end, shift = ClosedForm.played(Record(layout=Record(pp=pp), micro_batches=m, play=play), "first")
+    begin, end, shift = ClosedForm.played(
+        Record(layout=Record(pp=pp), micro_batches=m, play=play), "passes", "first"
+    )
     assert asked == [played] + ([played + pp] if m > played else [])
     assert (begin.max(), end.max()) == (7 * played + 99, 7 * played + 100)
     assert shift == pytest.approx(7.0 * (m - played))
@@ -334,7 +336,7 @@ def test_first_forwards_take_what_their_parameters_need():
         stages=[Record(number=s) for s in range(pp)], clock=Record(ends=[0.0, 150.0, 120.0, 310.0]),
         segments=Record(of=lambda s, chunk: f"segments {s}"),
         context=Record(gates={(0, 0): [np.array([1, 2]), np.array([-1])], (1, 0): [np.array([3])]}),
-        play=lambda m, first: (begin, None) if m == 2 and not first.any() else None,
+        play=lambda of, m, first: (begin, None) if m == 2 and not first.any() else None,
     )  # fmt: skip
     found = ClosedForm._first_forwards(made)
     assert found.tolist() == [[500 - 90], [0]]

@@ -461,19 +461,45 @@ def test_a_schedule_waits_for_parameters_and_gradients_on_their_way(monkeypatch,
     begin[0, 0, :, 0], begin[1, 0, :, -1] = (100, 300), (300, 200)
     asked = []
 
-    def played(given):
+    def played(passes, given):
         asked.append(given)
         return begin, end, 50.0
 
     closed = Record(
         last_stages=[0], optimizers_ps=np.array([7.0]), context=Record(final=1), played=played,
-        play=lambda m, given: (begin, None) if m == 1 and not given.any() else None,
+        play=lambda passes, m, given: (begin, None) if m == 1 and not given.any() else None,
         passes=Record(took=np.array([[[10.0, 20.0]]] * 3), marks={(0, 0): (9.0, 6.0), (0, 1): (8.0, 5.0)}),
     )  # fmt: skip
     bounds = lower_bound.LowerBounds()
     monkeypatch.setattr(bounds._exchanges, "of", lambda job: stage_exchanges(*exchanges))
     assert bounds.played(Record(layout=Record(pp=1), micro_batches=4, chunks=2), closed) == least
     assert asked[0].tolist() == [first]
+
+
+def test_the_least_passes_are_slowed_by_messages_and_the_last_by_gradients(monkeypatch):
+    """132 multiprocessors: 12 for messages take a tenth of compute beside them, 22 for gradients a fifth."""
+    stages = [Record(number=s) for s in range(3)]
+    closed = Record(
+        groups=Record(sm_count=132), stages=stages, offsets=[0, 4, 0], places=(0, 4),
+        lowering=Record(messages_ps=50.0, reduction_ps=lambda stage, dense: dense * (2 + stage.number)),
+    )  # fmt: skip
+    job = Record(
+        layout=Record(pp=3), chunks=1, training=Record(overlap=Record(send_sms=12, collective_sms=22)),
+    )  # fmt: skip
+    bounds = lower_bound.LowerBounds()
+    monkeypatch.setattr(
+        bounds._exchanges, "parameters", lambda job: np.array([[[10.0, 20.0, 1000.0]], [[7.0] * 3]])
+    )
+    forward, backward, own = (
+        np.array([[100.0, 30.0, 80.0]]),
+        np.array([[200.0, 60.0, 160.0]]),
+        np.array([[90.0, 20, 70]]),
+    )
+    found = bounds._pass_times(job, closed, (forward, backward), (own, 2 * own))
+    assert found.took[:, :, 0].tolist() == [[105, 32, 85], [205, 64, 165], [0, 0, 0]]
+    # gradients take 10 x 2, 20 x 3 (more than compute) and 1000 x 2: the first and the last stage begin alike
+    assert found.extra[1, :, 0].tolist() == [4, 8, 28]
+    assert not found.extra[[0, 2]].any()
 
 
 @pytest.mark.parametrize(

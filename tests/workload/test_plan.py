@@ -29,7 +29,7 @@ from fabrictwin.runs.layout_plan import plan, plan_data, plan_text, with_layout
 from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.workload.job.nccl_communications import library_of
 from fabrictwin.workload.layers.pass_script import Script
-from fabrictwin.workload.memory.gpu_memory import memory
+from fabrictwin.workload.memory.gpu_memory import Known, memory
 from fabrictwin.workload.memory.memory_inputs import memory_inputs_of
 from fabrictwin.workload.search.layout_search import Search, divisors
 from fabrictwin.workload.search.lower_bound import LowerBounds
@@ -329,6 +329,18 @@ def test_the_search_finds_what_trying_everything_finds():
     assert len(everything) + result.too_large == result.considered > 50
     simulated = [predict(with_layout(of, c)).trace.end_ps for c in result.candidates]
     assert simulated == pytest.approx([c.estimate.step_ps for c in result.candidates], rel=0.01)
+
+
+def test_memory_that_layouts_share_is_that_of_each_by_itself():
+    found = search(spec(hosts=2, model={**SPARSE, "num_hidden_layers": 4}, global_batch=32, sequence=32768))
+    tried = list(found._sections())
+    kept = [found._held(section) for section in tried]
+    alone = []
+    for section in tried:
+        found._memory, found._divided = Known(), (None, None)
+        alone.append(found._held(section))
+    assert kept == alone
+    assert {one.section and one.section["recompute"] for one in kept if one} >= {None, "none", "full"}
 
 
 def test_every_layout_keeps_the_batch_and_uses_all_gpus():

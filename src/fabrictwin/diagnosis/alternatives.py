@@ -75,7 +75,8 @@ def _place(finding: Finding) -> float:
 def _instead(finding: Finding, evidence: Evidence) -> Iterator[Finding]:
     """Yield what else can be behind a finding, the surest first."""
     rows, tells, shown = _tables()
-    words = "\n".join((finding.seen, *(place.text for place in finding.evidence)))
+    layers = "RoCE" if any("RoCE" in str(part) for fact in evidence.of("nccl.hcas") for part in fact.parts) else ""
+    words = "\n".join((finding.seen, *(place.text for place in finding.evidence), layers))
     row = next((row for row in rows if row.fits(finding, words)), None)
     guesses = {} if row is None else dict(row.instead)
     for place in finding.evidence[:1]:

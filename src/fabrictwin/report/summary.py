@@ -52,9 +52,7 @@ def summary(result: RunResult) -> dict[str, Any]:
             "actors": len(program.actors),
             "operations": len(program.operations),
         },
-        "step_time_s": _round(trace.end_ps / PS_PER_S, 9),
-        "step_time_ps": trace.end_ps,
-        **_throughput(result),
+        **step_figures(result),
         "error_range": _error_range(result),
         "memory": _memory(result),
         "breakdown": _breakdown(result),
@@ -67,6 +65,12 @@ def summary(result: RunResult) -> dict[str, Any]:
         "reference": _reference(result),
         "notes": [*result.job.notes, *_remarks(result)],
     }
+
+
+def step_figures(result: RunResult) -> dict[str, Any]:
+    """Return the step's time and throughput, without what ports and operations did."""
+    end_ps = result.trace.end_ps
+    return {"step_time_s": _round(end_ps / PS_PER_S, 9), "step_time_ps": end_ps, **_throughput(result)}
 
 
 def summary_json(result: RunResult) -> str:

@@ -37,6 +37,7 @@ from fabrictwin.report.result import Asked, Reference, RunResult
 from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.twin.twin import Twin
 from fabrictwin.workload.captured.captured_section import CapturedWorkload, is_captured
+from fabrictwin.workload.job.nccl_communications import LibraryOf, library_of
 from fabrictwin.workload.job.workload_section import workload_schema
 from fabrictwin.workload.step.disturbed_program import add_noise, begin_late
 from fabrictwin.workload.step.step_work import Lowered
@@ -48,16 +49,18 @@ if TYPE_CHECKING:
 SECTIONS = ("cluster", "workload", "placement", "faults", "run", "nccl")
 
 
-def lower_workload(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
+def lower_workload(
+    spec: Spec, blueprint: Blueprint, fabric: Fabric, make_library: LibraryOf = library_of
+) -> Lowered:
     """The spec's workload on the hosts that its placement gives it. Raises ConfigError."""
     try:
         if is_captured(spec):
             from fabrictwin.workload.captured.captured_program import lower_captured
 
-            return lower_captured(spec, blueprint, fabric)
+            return lower_captured(spec, blueprint, fabric, make_library)
         from fabrictwin.workload.step.training_step import lower
 
-        return lower(spec, blueprint, fabric)
+        return lower(spec, blueprint, fabric, make_library)
     except OverflowError:
         raise spec.error("workload", "got sizes that take longer than the twin's clock can count") from None
 
@@ -118,7 +121,7 @@ def fault_notes(spec: Spec) -> list[str]:
     ]
 
 
-def prepare(spec: Spec, stage: Stage = silent) -> Prepared:
+def prepare(spec: Spec, stage: Stage = silent, make_library: LibraryOf = library_of) -> Prepared:
     """Everything short of simulating. Raises ConfigError."""
     stage("building the cluster")
     blueprint = build(spec.cluster, spec=spec)
@@ -128,7 +131,7 @@ def prepare(spec: Spec, stage: Stage = silent) -> Prepared:
         twin = make_twin(spec, blueprint)
         disturbed = find_disturbances(blueprint, spec)
     stage("lowering the workload")
-    lowered = lower_workload(spec, blueprint, twin.fabric)
+    lowered = lower_workload(spec, blueprint, twin.fabric, make_library)
     program = add_noise(lowered.program, twin.fabric, lowered.rank_node, disturbed.noise)
     late = [gpu for gpu in find_faults(blueprint, spec)[1] if gpu.late_ps]
     program = begin_late(program, twin.fabric, lowered.rank_node, late)
@@ -239,16 +242,17 @@ def predict(
     alter: Callable[[Prepared], Prepared] | None = None,
     *,
     what_if: bool = False,
+    make_library: LibraryOf = library_of,
 ) -> RunResult:
     """Simulate a spec, with what `alter` changes of it once it is lowered, and capture its packets.
 
-    `what_if`: and say what changes would gain.
+    `what_if`: and say what changes would gain. `make_library`: of NCCL, which may know communicators already.
 
     Raises ConfigError, SimulatedError, InvariantError.
     """
     can = capabilities_of(spec.run.fidelity)
     check_capture(spec, capture)
-    prepared = prepare(spec, stage)
+    prepared = prepare(spec, stage, make_library)
     prepared = prepared if alter is None else alter(prepared)
     twin = prepared.twin
     managed = None

@@ -8,11 +8,12 @@ under way cannot.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 
@@ -92,12 +93,36 @@ class Twin:
     @cached_property
     def routes(self) -> Routes:
         """The forwarding tables; computed when first asked for."""
-        routes = route(
-            self.fabric, engine=self.engine, hash_name=self.hash_name, seed=self.seed, options=self.options
-        )
-        if self.congestion is not None:
-            routes = replace(routes, congestion=tables_of(self.fabric, self.congestion))
-        return routes if self._tables is None else replace(routes, lft=self._tables)
+        return self._routing()()
+
+    def _routing(self) -> Callable[[], Routes]:
+        """Return what computes the tables of the twin as it is now, and does not refer to the twin."""
+        fabric, engine, hash_name, seed = self.fabric, self.engine, self.hash_name, self.seed
+        options, congestion, tables = self.options, self.congestion, self._tables
+
+        def compute() -> Routes:
+            routes = route(fabric, engine=engine, hash_name=hash_name, seed=seed, options=options)
+            if congestion is not None:
+                routes = replace(routes, congestion=tables_of(fabric, congestion))
+            return routes if tables is None else replace(routes, lft=tables)
+
+        return compute
+
+    def _routes_for_engine(self) -> Callable[[], Routes]:
+        """Return what gives an engine the twin's tables when it asks, or, once the twin is gone, those it had.
+
+        An engine that referred to the twin, which owns it, would be cyclic garbage: few objects that hold large
+        arrays, which the collector, since it counts objects, seldom looks for.
+        """
+        twin, known, compute = ref(self), self.__dict__.get("routes"), self._routing()
+
+        def asked() -> Routes:
+            alive = twin()
+            if alive is not None:
+                return alive.routes
+            return compute() if known is None else known
+
+        return asked
 
     def manage(
         self,
@@ -239,7 +264,7 @@ class Twin:
         if fidelity == "analytic":
             from fabrictwin.engines.analytic.analytic_engine import AnalyticEngine
 
-            return AnalyticEngine(self.fabric, lambda: self.routes)
+            return AnalyticEngine(self.fabric, self._routes_for_engine())
         if fidelity == "flow":
             from fabrictwin.engines.flow.flow_engine import FlowEngine
 

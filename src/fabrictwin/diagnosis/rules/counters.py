@@ -121,7 +121,8 @@ def _errors(ports: Ports) -> Iterator[Finding]:
             limit = {"LinkErrorRecovery": 5, "LocalLinkIntegrityErrors": 4}.get(name, MANY_ERRORS)
             if name in row and _value(row, name) >= limit and _shared(ports, name) is None:
                 bad.append(row[name])
-    yield from reported("link-errors", [*_worst(bad), *bad], "{0} {1}", "0", 0.85)
+    full = any(int(fact.parts[1] or 0) >= SATURATED_16 for fact in bad)  # counted to their end
+    yield from reported("link-errors", [*_worst(bad), *bad], "{0} {1}", "0", 0.9 if full else 0.85)
     received = [row["PortRcvErrors"] for row in ports.values() if _value(row, "PortRcvErrors") >= MANY_ERRORS]
     if _shared(ports, "PortRcvErrors") is not None:
         received = []

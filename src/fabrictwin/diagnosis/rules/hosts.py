@@ -18,6 +18,10 @@ FLAPS = 2
 SEVERAL = 3  # links that go down and stay so
 REPLAYS = 3  # one or two come with the start of a link
 FEWEST_JOINED, MOST_ALONE = 3, 3  # GPUs that NVLink joins, for each that it does not
+# GPUs that no NVSwitch joins, by a word of their names
+_ALONE = re.compile(
+    r"GeForce|\bRTX\b|Quadro|TITAN|Tesla [TPKM]\d|\b(?:T4|L4|L40S?|A2|A10G?|A16|A30|A40)\b|PCI-?E", re.IGNORECASE
+)
 FEW_READS = 44  # NVIDIA/nccl-tests issue 152: 47 to 93 GB/s by raising it
 
 
@@ -97,6 +101,16 @@ def _kernel_links(case: Case) -> Iterator[Finding]:
         )
     elif reports and not case.of("sxid"):
         yield found("fabric-manager", reports, reports[0].text, "no error", 0.7, severity=Severity.WARNING)
+
+
+def manager_without_switches(case: Case) -> Iterator[Finding]:
+    """A fabric manager that failed on GPUs which no NVSwitch joins."""
+    names = [fact.text for fact in case.of("smi.gpu")]
+    told = [fact for fact in case.of("line.known") if fact.parts[0] == "fabric-manager"]
+    failed = [*told, *case.of("fabricmanager.state", "fabricmanager.error")]
+    if failed and names and all(map(_ALONE.search, names)):
+        seen = f"{failed[0].parts[1] if told else failed[0].text} ({names[0]})"
+        yield found("fabric-manager-unneeded", failed, seen, "no fabric manager", 0.9, severity=Severity.WARNING)
 
 
 def _of_the_manager(fact: Fact) -> bool:
@@ -243,6 +257,17 @@ def pci(case: Case) -> Iterator[Finding]:
         severity=Severity.QUESTION,
         collect="lspci -vvv while traffic runs: links may slow down at rest, and a slot may be slower",
     )
+    # a device at rest keeps the rate that it aims at
+    held = {fact.subject for fact in down}
+    yield from reported(
+        "pci-narrow",
+        [fact for fact in case.of("pci.target") if fact.subject in held],
+        "Target Link Speed {1} GT/s",
+        "{2} GT/s",
+        0.75,
+        severity=Severity.WARNING,
+        expected_from="the device's own capability",
+    )
     yield from reported("pci-idle", idle, "{1} GT/s x{2}", "any at rest", 0.4)
     limited = case.of("pci.narrow")
     if limited:
@@ -259,12 +284,14 @@ def pci(case: Case) -> Iterator[Finding]:
     redirects = case.of("pci.acs")
     if redirects:
         virtual = not case.of("pci.gpu") and not case.of("pci.nic")
+        # of a host whose job failed, not of any virtual machine
+        sure = 0.85 if not virtual else 0.75 if case.of("nccl.warn") else 0.6
         yield found(
             "acs-redirects",
             redirects,
             f"ACSCtl: {redirects[0].text}",
             "ReqRedir- CmpltRedir-",
-            0.6 if virtual else 0.85,
+            sure,
         )
     small = [fact for fact in case.of("pci.read-request") if fact.number <= 512]
     yield from reported(
@@ -357,4 +384,6 @@ def limits(case: Case) -> Iterator[Finding]:
     )
 
 
-RULES: tuple[Rule, ...] = (kernel, nvlink, topology, unreadable_devices, pci, pings, peers, limits)
+RULES: tuple[Rule, ...] = (
+    kernel, manager_without_switches, nvlink, topology, unreadable_devices, pci, pings, peers, limits,
+)  # fmt: skip

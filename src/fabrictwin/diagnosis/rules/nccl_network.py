@@ -98,6 +98,7 @@ def sockets(case: Case) -> Iterator[Finding]:
             f"Using network {others[0].text} on all",
             0.9,
         )
+    yield from _plugins(others)
     if not (socket or ways or missing):
         return
     if case.nodes == 1 and not ways:
@@ -122,6 +123,16 @@ def sockets(case: Case) -> Iterator[Finding]:
         here = {fact.subject.host for fact in (*socket, *ways)}
         without = [fact for fact in case.of("nccl.no-verbs") if fact.subject.host in here]
         yield from reported("verbs-absent", without, "{text}", "libibverbs where the program runs", 0.85)
+
+
+def _plugins(networks: list[Fact]) -> Iterator[Finding]:
+    """Hosts that reach the network by different plugins, whose connections do not fit each other's."""
+    hosts: dict[str, set[str]] = {}
+    for fact in networks:
+        hosts.setdefault(fact.text, set()).add(fact.subject.host)
+    if len(hosts) > 1 and not set.intersection(*hosts.values()):
+        names = ", ".join(f"{name} on {min(on)}" for name, on in hosts.items())
+        yield found("network-differs", networks, f"Using network {names}", "the same on all hosts", 0.75)
 
 
 def filtered(case: Case) -> Iterator[Finding]:

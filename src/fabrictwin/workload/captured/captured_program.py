@@ -20,7 +20,7 @@ from fabrictwin.workload.captured.captured_graph import MatchedGraph, Node, Part
 from fabrictwin.workload.captured.captured_job import Collective, Compute
 from fabrictwin.workload.captured.captured_section import PlacedCapture, place_captured
 from fabrictwin.workload.captured.kernel_times import KernelTimes
-from fabrictwin.workload.job.nccl_communications import Library, library_of
+from fabrictwin.workload.job.nccl_communications import Library, LibraryOf, library_of
 from fabrictwin.workload.step.step_work import Lowered
 
 MOST_LABELS = 30_000  # of int16
@@ -32,10 +32,12 @@ NAMES = {
 }
 
 
-def lower_captured(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
+def lower_captured(
+    spec: Spec, blueprint: Blueprint, fabric: Fabric, make_library: LibraryOf = library_of
+) -> Lowered:
     """The spec's captured job as a program on this fabric. Raises ConfigError."""
     placed = place_captured(spec, blueprint, fabric)
-    library = library_of(spec, blueprint, fabric, placed.rank_node)
+    library = make_library(spec, blueprint, fabric, placed.rank_node)
     assert library is not None  # the spec refuses simple collectives of a captured job
     job, file = placed.captured, str(spec.folder / placed.section.captured)
     try:

@@ -121,8 +121,8 @@ class Job:
         layout = self.layout
         if layout.ep == 1:
             return 1
-        ranks = layout.grid[0][:1][:, layout.inside("ep")].reshape(-1, layout.ep)
-        return int(np.unique(self.placement.host_of_rank[ranks[0]]).size)
+        first = layout.grid[0, 0, : layout.ep * layout.expert_tp : layout.expert_tp]
+        return len(set(self.placement.host_of_rank[first].tolist()))
 
     @property
     def gradient_bytes(self) -> int:

@@ -10,6 +10,7 @@ Left out: that collectives of different groups share a GPU's thread blocks, and 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
@@ -37,6 +38,7 @@ from fabrictwin.program import patterns
 from fabrictwin.program.program import Channels, Communication, Connections, Seat
 
 _EDGES_KEPT = 1 << 18  # of what was lowered for one communicator
+LibraryOf = Callable[[Spec, Blueprint, Fabric, I32], "Library | None"]
 
 
 @record
@@ -60,6 +62,27 @@ def library_of(spec: Spec, blueprint: Blueprint, fabric: Fabric, rank_node: I32)
     return Library(Hosts(fabric, host_causes(blueprint, spec)), rank_node, settings, corrections, without)
 
 
+class KeptLibraries:
+    """Libraries by what they depend on, for who asks about many jobs: a job's sizes and constants change none.
+
+    Communicators are initialised, and communications lowered, once for all jobs on the same ranks of one cluster.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._kept: dict[tuple[str, bytes], Library | None] = {}  # the one that was used last is the last
+
+    def __call__(self, spec: Spec, blueprint: Blueprint, fabric: Fabric, rank_node: I32) -> Library | None:
+        """Return what `library_of` does, with what is known of communicators already."""
+        beside = spec.model_copy(update={"name": "", "workload": {}})
+        key = beside.model_dump_json(by_alias=True), rank_node.tobytes()
+        library = self._kept.pop(key) if key in self._kept else library_of(spec, blueprint, fabric, rank_node)
+        self._kept[key] = library
+        if len(self._kept) > self.most:
+            del self._kept[next(iter(self._kept))]
+        return None if library is None else replace(library, replaced=set())
+
+
 @record
 class _Known:
     """A communicator that stands for all that lie like it."""
@@ -76,6 +99,7 @@ class _Lowered:
 
     communication: Communication
     edges: patterns.Edges
+    replaced: tuple[str, str, str] | None = None  # see `Library.replaced`
 
 
 @dataclass
@@ -126,20 +150,24 @@ class Library:
     def _lowered(self, known: _Known, task: Task) -> _Lowered:
         """Lower a task once for all groups that lie alike. Raises ConfigError."""
         if task not in known.lowered:
-            one = known.lowering(task, self._choice(known.tuner, task) if task.kind in COLLECTIVE else None)
+            choice, replaced = self._choice(known.tuner, task) if task.kind in COLLECTIVE else (None, None)
+            one = known.lowering(task, choice)
             if sum(len(each.edges) for each in known.lowered.values()) > _EDGES_KEPT:
                 known.lowered.clear()
-            known.lowered[task] = _Lowered(one, patterns.edges(one.channels))
-        return known.lowered[task]
+            known.lowered[task] = _Lowered(one, patterns.edges(one.channels), replaced)
+        found = known.lowered[task]
+        if found.replaced is not None:
+            self.replaced.add(found.replaced)
+        return found
 
-    def _choice(self, tuner: Tuner, task: Task) -> Choice:
+    def _choice(self, tuner: Tuner, task: Task) -> tuple[Choice, tuple[str, str, str] | None]:
+        """(NCCL's choice or the one instead, both algorithms where they differ)."""
         call = Call(COLLECTIVE[task.kind], task.size_bytes)
         own = tuner.choose(call)
         if own.algorithm not in self.without:
-            return own
+            return own, None
         other = tuner.choose(call, without=self.without)
-        self.replaced.add((NAMES[task.kind], own.algorithm.name, other.algorithm.name))
-        return other
+        return other, (NAMES[task.kind], own.algorithm.name, other.algorithm.name)
 
     # ------------------------------------------------------------------ groups that lie alike
 

@@ -5,7 +5,7 @@ A segment is what sharded data parallelism gathers as one, and what gradient buc
 
 from __future__ import annotations
 
-from functools import cache, cached_property
+from functools import cached_property
 
 from fabrictwin.base.records import record
 from fabrictwin.workload.job.job import Job
@@ -83,7 +83,7 @@ class Segments:
         self._attention = self._attention_block(shape.without_experts)
         self._mlp = self._mlp_block(shape.in_tokens)
         self._ends = Ends(self.roof, shape.in_tokens.without_experts)
-        self._layer = cache(self._make_layer)
+        self._layers: dict[tuple[float, str, bool], tuple[Script, Script]] = {}
         self._wide: Segments | None = None
 
     def _roofline(self, precision: Precision) -> Roofline:
@@ -104,6 +104,13 @@ class Segments:
         if self._wide is None:
             self._wide = Segments(self.job, precision="bf16")
         return self._wide
+
+    def _layer(self, load: float, kind: str = "", wide: bool = False) -> tuple[Script, Script]:
+        """Return what `_make_layer` does, made once."""
+        key = load, kind, wide
+        if key not in self._layers:
+            self._layers[key] = self._make_layer(load, kind, wide)
+        return self._layers[key]
 
     def _make_layer(self, load: float, kind: str = "", wide: bool = False) -> tuple[Script, Script]:
         """(forward, backward) of a layer whose busiest expert rank has so much load; 0 is dense.

@@ -26,6 +26,7 @@ Left out: the allocator's fragmentation, workspaces of matrix products, data tha
 
 from __future__ import annotations
 
+from dataclasses import field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -282,6 +283,13 @@ class _Layer(NamedTuple):
             *again,
         )
 
+    @classmethod
+    def key(cls, inputs: MemoryInputs, recompute: Recompute) -> tuple[object, ...]:
+        """Return all that it depends on and that layouts of one job do not share."""
+        ranks = inputs.ranks
+        shared = inputs.activations.sequence_parallel, recompute
+        return (ranks.tp, ranks.ep, ranks.expert_tp, ranks.load, inputs.tokens, *shared)
+
 
 class States(NamedTuple):
     """Bytes of one stage's rank that no micro-batch changes, nor what is recomputed."""
@@ -377,12 +385,24 @@ def stage_memory(inputs: MemoryInputs, stage: int, capacity_bytes: int) -> Memor
     return Memory(stage, tuple(item for item in items if item.bytes), capacity_bytes)
 
 
-def fullest(inputs: MemoryInputs, recompute: Recompute, known: dict[int, States] | None = None) -> tuple[int, int]:
-    """(the stage whose ranks hold most, what they hold in bytes) with so much recomputation.
+@record
+class Known:
+    """Memory found once: `states` for layouts that divide model and replicas alike, `layers` for all of a job."""
 
-    `known` keeps the states of stages, for layouts that divide model and replicas alike.
-    """
-    known = {} if known is None else known
+    states: dict[int, States] = field(default_factory=dict)  # by stage
+    layers: dict[tuple[object, ...], _Layer] = field(default_factory=dict)
+
+    def layer(self, inputs: MemoryInputs, recompute: Recompute) -> _Layer:
+        """Return what a layer takes."""
+        key = _Layer.key(inputs, recompute)
+        if key not in self.layers:
+            self.layers[key] = _Layer.of(inputs, recompute)
+        return self.layers[key]
+
+
+def fullest(inputs: MemoryInputs, recompute: Recompute, known: Known | None = None) -> tuple[int, int]:
+    """(the stage whose ranks hold most, what they hold in bytes) with so much recomputation."""
+    known = Known() if known is None else known
     # a later stage with no more layers than the second holds fewer micro-batches of as much
     last = inputs.pp - 1
     dense, sparse = inputs.layers_of(min(1, last))
@@ -392,8 +412,8 @@ def fullest(inputs: MemoryInputs, recompute: Recompute, known: dict[int, States]
             own = inputs.layers_of(s)
             if own[0] > dense or own[1] > sparse:
                 stages.add(s)
-    layer = _Layer.of(inputs, recompute)
-    found = [(_needs(inputs, stage, layer, known).total, -stage) for stage in stages]
+    layer = known.layer(inputs, recompute)
+    found = [(_needs(inputs, stage, layer, known.states).total, -stage) for stage in stages]
     total, stage = max(found)
     return -stage, total
 

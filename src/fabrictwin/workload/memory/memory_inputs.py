@@ -102,9 +102,16 @@ class MemoryInputs:
 _ZERO: dict[str, Literal[0, 1, 2, 3]] = {"none": 0, "zero-1": 1, "zero-2": 2, "zero-3": 3, "fsdp": 0, "fsdp-1": 0}
 
 
-def memory_inputs_of(job: Job) -> MemoryInputs:
-    """The figures of a checked job."""
+def memory_inputs_of(job: Job, like: MemoryInputs | None = None) -> MemoryInputs:
+    """The figures of a checked job; `like` are those of another that divides model and replicas alike, if any."""
     training, layout = job.training, job.layout
+    batches = Batches(job.micro_batches, training.micro_batch_size, training.sequence, _schedule(job))
+    activations = Activations(
+        training.sequence_parallel, training.recompute, training.recompute_modules, training.attention
+    )
+    if like is not None:
+        of_model = like.model, like.vocab, like.stage_layers, like.sparse_layers
+        return MemoryInputs(*of_model, like.ranks, batches, activations, like.sharding)
     strategy = training.sharding.strategy
     return MemoryInputs(
         model=job.model,
@@ -112,10 +119,8 @@ def memory_inputs_of(job: Job) -> MemoryInputs:
         stage_layers=job.stage_layers,
         sparse_layers=_sparse_layers(job),
         ranks=Ranks(layout.tp, layout.cp, layout.dp, job.chunks, layout.ep, layout.expert_tp, _load(job)),
-        batches=Batches(job.micro_batches, training.micro_batch_size, training.sequence, _schedule(job)),
-        activations=Activations(
-            training.sequence_parallel, training.recompute, training.recompute_modules, training.attention
-        ),
+        batches=batches,
+        activations=activations,
         sharding=Sharding(
             zero=_ZERO[strategy],
             fsdp=strategy in ("fsdp", "fsdp-1"),

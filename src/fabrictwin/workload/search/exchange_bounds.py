@@ -39,6 +39,7 @@ class ExchangeBounds:
     def __init__(self, *, in_switch: bool) -> None:
         self.in_switch = in_switch
         self._known: dict[tuple[object, ...], StepExchanges] = {}
+        self._held: dict[tuple[object, ...], F64] = {}
         self._byte_ps: dict[tuple[object, ...], float] = {}
         self._kinds: tuple[list[int], I64] | None = None
         self._of_kinds: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
@@ -56,7 +57,10 @@ class ExchangeBounds:
         nothing = np.zeros((2, chunks, pp))
         if strategy not in _FROM_ENDS:
             return StepExchanges(nothing, nothing, np.zeros(pp), np.zeros(pp), False)
-        moved = self._parameters(job) * self._byte_times(job)
+        moved = self.parameters(job)
+        if layout.ep * layout.expert_tp == layout.tp:  # experts that lie as dense parameters do go with them
+            moved = np.stack([moved.sum(axis=0), 0 * moved[1]])
+        moved = moved * self._byte_times(job)
         steps = 2 if strategy == "none" and not self.in_switch else 1
         reduced = steps * job.gradient_bytes * moved
         gathered = job.parameter_bytes * moved if strategy == "zero-1" else nothing
@@ -69,8 +73,15 @@ class ExchangeBounds:
             beside=beside or ahead,
         )
 
-    def _parameters(self, job: Job) -> F64:
+    def parameters(self, job: Job) -> F64:
         """[2, chunks, stages] trained parameters of one rank, dense and of experts."""
+        layout = job.layout
+        key = layout.tp, layout.ep, layout.expert_tp, layout.pp, job.layer_counts
+        if key not in self._held:
+            self._held[key] = self._parameters(job)
+        return self._held[key]
+
+    def _parameters(self, job: Job) -> F64:
         layout = job.layout
         if self._kinds is None:
             kinds: dict[object, int] = {}
@@ -90,9 +101,6 @@ class ExchangeBounds:
         found[0, 0, 0] += job.trained(job.first_parameters())
         found[0, -1, -1] += job.trained(job.last_parameters())
         found[1, -1, -1] += job.last_experts()
-        if layout.ep * layout.expert_tp == layout.tp:  # experts that lie as dense parameters do go with them
-            found[0] += found[1]
-            found[1] = 0.0
         return found
 
     def _byte_times(self, job: Job) -> F64:

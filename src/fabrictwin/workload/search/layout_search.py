@@ -30,8 +30,8 @@ from fabrictwin.workload.job.nccl_communications import library_of
 from fabrictwin.workload.job.rank_layout import Layout, split_layers
 from fabrictwin.workload.job.training_checks import Wrong, check_layout, check_switches
 from fabrictwin.workload.job.workload_section import Parallel, Training, Workload
-from fabrictwin.workload.memory.gpu_memory import Memory, States, fullest, memory
-from fabrictwin.workload.memory.memory_inputs import Recompute, memory_inputs_of
+from fabrictwin.workload.memory.gpu_memory import Known, Memory, fullest, memory
+from fabrictwin.workload.memory.memory_inputs import MemoryInputs, Recompute, memory_inputs_of
 from fabrictwin.workload.model.model_sizes import Model
 from fabrictwin.workload.search.lower_bound import LowerBounds
 from fabrictwin.workload.step.closed_form import ClosedForm, Estimate
@@ -82,7 +82,8 @@ class _Division:
     # data-parallel ranks of a unit by what the rules look at, None where they forbid it
     ruled: dict[tuple[object, ...], int | None] = field(default_factory=dict)
     layouts: dict[int, Layout] = field(default_factory=dict)  # by data-parallel ranks of a unit
-    states: dict[int, States] = field(default_factory=dict)  # by stage
+    memory: Known = field(default_factory=Known)
+    inputs: list[MemoryInputs] = field(default_factory=list)  # of memory, of one layout
 
 
 @record
@@ -132,6 +133,7 @@ class Search:
         self.per_host = int(np.bincount(self.base.placement.host_of_rank).max())
         self.rules = _Rules(spec)
         self._kinds: dict[tuple[bool, bool, bool], Training] = {}
+        self._memory = Known()
         self._divided: tuple[Any, _Division | None] = None, None
         self.room = (1 - headroom) * catalog.gpu(self.base.hardware.gpu).memory.value
 
@@ -238,38 +240,40 @@ class Search:
                 self.model.layers, par.pp * par.vp, ends_as_layers=par.ends_as_layers, given=par.layers
             )
             unit = self.given.pad_vocabulary * par.tp
-            known = _Division(par, -(-self.model.vocab // unit) * unit, tuple(counts or ()))
+            padded = -(-self.model.vocab // unit) * unit
+            known = _Division(par, padded, tuple(counts or ()), memory=Known(layers=self._memory.layers))
             self._divided = section["parallel"], known
         return known
 
-    def _width(self, division: _Division, training: Training) -> int | None:
-        """Data-parallel ranks of a unit; None where the spec's rules forbid the section.
+    def _ruled(self, section: dict[str, Any], division: _Division) -> tuple[object, ...]:
+        """A key of all that the rules look at: the same for many micro-batches, so that they are asked once."""
+        tokens = section["micro_batch_size"] * self.given.sequence // division.parallel.cp
+        return (section["sequence_parallel"], tokens % division.parallel.tp == 0, section["recompute"])
 
-        What the rules look at is the same for many micro-batches, so that they are asked once for all of them.
-        """
-        par, known = division.parallel, division.ruled
-        tokens = training.micro_batch_size * training.sequence // par.cp
-        key = (training.sequence_parallel, tokens % par.tp == 0, training.recompute)
-        if key not in known:
-            assert par.dp is not None
-            try:
-                check_layout(training, self.model, self.rules)
-                known[key] = check_switches(training, self.model, par.dp, self.rules)
-            except ConfigError:
-                known[key] = None
-        return known[key]
+    def _width(self, training: Training, par: Parallel) -> int | None:
+        """Data-parallel ranks of a unit; None where the spec's rules forbid the section."""
+        assert par.dp is not None
+        try:
+            check_layout(training, self.model, self.rules)
+            return check_switches(training, self.model, par.dp, self.rules)
+        except ConfigError:
+            return None
 
     def _job(self, section: dict[str, Any]) -> Job | None:
         """The job of a section; None where the spec's rules forbid it."""
         division = self._division(section)
+        par, key = division.parallel, self._ruled(section, division)
+        if key in division.ruled and division.ruled[key] is None:
+            return None
         try:
-            training = self._training(section, division.parallel)
+            training = self._training(section, par)
         except ValidationError:
             return None
-        width = self._width(division, training)
+        if key not in division.ruled:
+            division.ruled[key] = self._width(training, par)
+        width = division.ruled[key]
         if width is None:
             return None
-        par = division.parallel
         assert par.dp is not None
         if width not in division.layouts:
             expert_tp = par.expert_tp or par.tp
@@ -298,16 +302,18 @@ class Search:
         job = self._job(first)
         if job is None:
             return None
-        inputs, states = memory_inputs_of(job), self._division(section).states
+        division = self._division(section)
+        known, inputs = division.memory, memory_inputs_of(job, division.inputs[0] if division.inputs else None)
+        division.inputs[:] = [inputs]
         # without recomputation; with all of it, which tells whether more has to be tried at all; what lies between
-        if fullest(inputs, tried[0], states)[1] <= self.room:
+        if fullest(inputs, tried[0], known)[1] <= self.room:
             return _Held(first, job)
         least = None
         for recompute in (tried[-1], *tried[1:-1]):
             one = {**section, "recompute": recompute}
             if recompute in _WITH_CONDITIONS and self._job(one) is None:
                 continue
-            fits = fullest(inputs, recompute, states)[1] <= self.room
+            fits = fullest(inputs, recompute, known)[1] <= self.room
             if fits:
                 least = one
             if fits != (recompute == tried[-1]):

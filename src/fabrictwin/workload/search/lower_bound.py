@@ -21,9 +21,10 @@ from fabrictwin.base.arrays import F64, starts_of
 from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.workload.job.job import Job
+from fabrictwin.workload.job.job_communications import all_slowed_ps
 from fabrictwin.workload.layers.pass_script import Collective, Compute, Kind, Script, Start
 from fabrictwin.workload.search.exchange_bounds import ExchangeBounds, StepExchanges
-from fabrictwin.workload.step.closed_form import ClosedForm
+from fabrictwin.workload.step.closed_form import ClosedForm, PassTimes
 from fabrictwin.workload.step.closed_form_cache import CachedSegments, key_of
 
 _FEW, _SOME, _MANY = 1, 4, 8  # loads of experts that bounds tell apart, the first, the second, the closer
@@ -33,10 +34,11 @@ _STEPS: dict[Kind, int] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1
 
 @record
 class _Passes:
-    """Least times of the passes of one layer, or of an end, in ps."""
+    """Least times of the passes of one layer, or of an end, and what of them kernels take alone, in ps."""
 
     forward: float
     backward: float
+    computed: tuple[float, float] = (0.0, 0.0)
 
 
 _KNOWN: dict[tuple[object, ...], tuple[_Passes, ...]] = {}
@@ -86,7 +88,8 @@ def _price_ps(collective: Collective, job: Job, steps: dict[Kind, int]) -> float
 
 
 def _passes(job: Job, pair: tuple[Script, Script], price: _Price) -> _Passes:
-    return _Passes(*(_least_ps(script, job.training.launch_ps, price) for script in pair))
+    forward, backward = (_least_ps(script, job.training.launch_ps, price) for script in pair)
+    return _Passes(forward, backward, (pair[0].cost().ps, pair[1].cost().ps))
 
 
 def _costs(job: Job, loads: tuple[float, ...], in_switch: bool) -> tuple[_Passes, ...]:
@@ -183,27 +186,55 @@ class LowerBounds:
         return _bound_ps(job, *self._summed(job, _SOME), self._exchanges.of(job))
 
     def closer(self, job: Job, closed: ClosedForm) -> float:
-        """A closer one, with communication as long as it takes by itself."""
+        """A closer one, with communication in passes and messages as long as they take by themselves.
+
+        Passes are in the order of the schedule, but in zero-bubble, whose backwards have two parts.
+        """
         loads, layers = _layers(job.loads, job.layer_counts, job.layout.pp, _MANY)
         kinds: tuple[float | str, ...] = (*loads, "first", "last")
         passes = [self._closer_passes(job, closed, which) for which in kinds]
-        return _bound_ps(job, *_summed(layers, passes), self._exchanges.of(job), closed.optimizers_ps)
+        took = _summed(layers, passes)
+        if closed.context.split:
+            return _bound_ps(job, *took, self._exchanges.of(job), closed.optimizers_ps)
+        return self._scheduled(job, closed, self._pass_times(job, closed, took, _computed(layers, passes)))
 
     def played(self, job: Job, closed: ClosedForm) -> float:
-        """The closest: passes as they are, with messages, in the order of the schedule.
+        """The closest, with passes as they are."""
+        return self._scheduled(job, closed, closed.passes)
 
-        Parameters and gradients take as long as their bytes.
-        """
+    def _pass_times(
+        self, job: Job, closed: ClosedForm, took: tuple[F64, F64], computed: tuple[F64, F64]
+    ) -> PassTimes:
+        """Least times of passes, of forwards and backwards [chunks, stages] and what communicates beside all."""
+        lowering, sm_count = closed.lowering, closed.groups.sm_count
+        overlap, extra = job.training.overlap, np.zeros((3, job.layout.pp, job.chunks))
+        messages = lowering.messages_ps
+        slowed = [
+            part + all_slowed_ps(own, messages, overlap.send_sms, sm_count)
+            for part, own in zip(took, computed, strict=True)
+        ]
+        at_place = [
+            lowering.reduction_ps(closed.stages[closed.offsets.index(place)], 1) for place in closed.places
+        ]
+        each = np.array(at_place)[np.searchsorted(closed.places, closed.offsets)]
+        dense = self._exchanges.parameters(job)[0]
+        extra[1] = all_slowed_ps(computed[1], each * dense, overlap.collective_sms, sm_count).T
+        return PassTimes(np.stack([*(part.T for part in slowed), 0 * extra[0]]), extra, extra, {})
+
+    def _scheduled(self, job: Job, closed: ClosedForm, passes: PassTimes) -> float:
+        """Less than the step takes with such passes, if parameters and gradients take as long as their bytes."""
         exchanges, stages = self._exchanges.of(job), closed.last_stages
         first = np.zeros((job.layout.pp, job.chunks))
         if exchanges.gathered.any():
-            begin, _ = closed.play(min(job.micro_batches, job.layout.pp), first)
+            begin, _ = closed.play(passes, min(job.micro_batches, job.layout.pp), first)
             opens = np.cumsum(exchanges.gathered, axis=1).max(axis=0).T
-            first = np.maximum(opens - begin[0, :, :, 0] - closed.passes.took[0], 0.0)
-        begin, end, shift = closed.played(first)
+            first = np.maximum(opens - begin[0, :, :, 0] - passes.took[0], 0.0)
+        begin, end, shift = closed.played(passes, first)
         done = {s: float(end[:, s].max()) + exchanges.between[s] for s in stages}
         for s in stages if exchanges.reduced.any() else []:
-            done[s] = max(done[s], *_reduced_ps(exchanges.reduced[:, :, s], begin[..., -1], s, closed))
+            final = begin[int(closed.context.final), s, :, -1]
+            ready = [final[chunk] + min(passes.marks.get((s, chunk), (0.0,))) for chunk in range(job.chunks)]
+            done[s] = max(done[s], *_reduced_ps(exchanges.reduced[:, :, s], ready))
         behind = closed.optimizers_ps + exchanges.behind
         return shift + max(float(done[s] + behind[s]) for s in stages)
 
@@ -221,12 +252,11 @@ class LowerBounds:
         return self._by_load[key]
 
 
-def _reduced_ps(reduced: F64, begin: F64, s: int, closed: ClosedForm) -> F64:
-    """[2] when a stage's gradients [2, chunks] are reduced, whose last passes begin so [3, stages, chunks]."""
-    final = begin[int(closed.context.final), s]
+def _reduced_ps(reduced: F64, ready: Sequence[float]) -> F64:
+    """[2] when a stage's gradients [2, chunks] are reduced that are ready so."""
     done = np.zeros(2)
-    for chunk in np.argsort(final, kind="stable").tolist():
-        done = np.maximum(done, final[chunk] + min(closed.passes.marks[s, chunk])) + reduced[:, chunk]
+    for chunk in np.argsort(ready, kind="stable").tolist():
+        done = np.maximum(done, ready[chunk]) + reduced[:, chunk]
     return done
 
 
@@ -235,13 +265,18 @@ def _summed(layers: F64, passes: Sequence[_Passes]) -> tuple[F64, F64]:
 
     `passes` are those of each kind of layer, of the first end and of the last.
     """
-    forward, backward = np.zeros(layers.shape[1:]), np.zeros(layers.shape[1:])
-    *kinds, first, last = passes
-    for count, cost in zip(layers, kinds, strict=True):
-        forward += count * cost.forward
-        backward += count * cost.backward
-    forward[0, 0] += first.forward
-    backward[0, 0] += first.backward
-    forward[-1, -1] += last.forward
-    backward[-1, -1] += last.backward
-    return forward, backward
+    return _total(layers, [p.forward for p in passes]), _total(layers, [p.backward for p in passes])
+
+
+def _computed(layers: F64, passes: Sequence[_Passes]) -> tuple[F64, F64]:
+    """([chunks, stages] kernels' time of forwards, of backwards), as `_summed`."""
+    return _total(layers, [p.computed[0] for p in passes]), _total(layers, [p.computed[1] for p in passes])
+
+
+def _total(layers: F64, each: Sequence[float]) -> F64:
+    """[chunks, stages] of so much for each kind of layer and for either end."""
+    *kinds, first, last = each
+    total: F64 = np.dot(kinds, layers.reshape(len(kinds), -1)).reshape(layers.shape[1:])
+    total[0, 0] += first
+    total[-1, -1] += last
+    return total

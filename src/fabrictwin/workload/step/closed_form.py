@@ -236,14 +236,14 @@ class ClosedForm:
                 slices[s] = self.clock.durations[made[0][0]]
         return _Messages(sends, slices)
 
-    def play(self, m: int, first: F64) -> tuple[F64, F64]:
+    def play(self, passes: PassTimes, m: int, first: F64) -> tuple[F64, F64]:
         """Times in ps at which passes of `m` micro-batches begin and end; the first forwards take `first` more.
 
         `first` is [stages, chunks], the times [3, stages, chunks, m].
         """
         from fabrictwin.kernel.schedule.pipeline_times import play
 
-        pp, chunks, passes = self.layout.pp, self.job.chunks, self.passes
+        pp, chunks = self.layout.pp, self.job.chunks
         orders = _orders(self.training.parallel.schedule, pp, chunks, m)
         begin, end = np.zeros((3, pp, chunks, m)), np.zeros((3, pp, chunks, m))
         done = cast(Any, play)(
@@ -252,15 +252,15 @@ class ClosedForm:
         assert done, "a schedule waits for itself"
         return begin, end
 
-    def played(self, first: F64) -> tuple[F64, F64, float]:
+    def played(self, passes: PassTimes, first: F64) -> tuple[F64, F64, float]:
         """Times at which passes begin and end; of many micro-batches the first, and the shift of the last."""
         pp, m = self.layout.pp, self.micro_batches
         played = max(_LEAST_PLAYED, _GROUPS_PLAYED * pp) // pp * pp
         played = min(m, max(played, pp))
-        begin, end = self.play(played, first)
+        begin, end = self.play(passes, played, first)
         shift = 0.0
         if m > played:
-            _, later = self.play(played + pp, first)
+            _, later = self.play(passes, played + pp, first)
             shift = float((later.max() - end.max()) * (m - played) / pp)
         return begin, end, shift
 
@@ -300,7 +300,7 @@ class ClosedForm:
         if self.training.overlap.parameters:
             self._gather_parameters(optimizer)
         passes, first = self.passes, self._first_forwards()
-        begin, end, shift = self.played(first)
+        begin, end, shift = self.played(passes, first)
         last = int(end[:, :, :, -1].max(axis=(0, 2)).argmax())
         self._end_passes(begin[..., -1] + shift, end[..., -1] + shift)
         optimizer.lower()
@@ -328,7 +328,7 @@ class ClosedForm:
         first = np.zeros((pp, chunks))
         if not self.context.gates:
             return first
-        begin, _ = self.play(min(self.micro_batches, pp), first)
+        begin, _ = self.play(self.passes, min(self.micro_batches, pp), first)
         for stage in self.stages:
             s = stage.number
             for chunk in range(chunks):

@@ -10,6 +10,8 @@ need neither. zero-2 reduces the gradients of every micro-batch by bucket.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from fabrictwin.base.arrays import I64
 from fabrictwin.workload.job.job_communications import slowed_ps
 from fabrictwin.workload.layers.pass_script import Collective, Kind, Script
@@ -26,6 +28,7 @@ class PassLowering:
     def __init__(self, context: StepContext) -> None:
         self.context, self.job = context, context.job
         self.layout, self.training, self.groups = self.job.layout, self.job.training, context.groups
+        self._shards: dict[int, I64] = {}  # by stage, groups of all who hold the same
 
     def scripts(self, segments: list[Segment], kind: Pass) -> list[Script]:
         """The script of each segment in one pass."""
@@ -134,27 +137,36 @@ class PassLowering:
 
     # --- the factor by which communication beside a whole pass slows its compute
 
+    @cached_property
+    def messages_ps(self) -> float:
+        """The time of a message that arrives and one that leaves beside every pass, roughly."""
+        if self.layout.pp == 1 or self.context.blocking:
+            return 0.0
+        pair = self.layout.grid[:2, 0, :1].T
+        return 2 * self.groups.roughly_ps("all_gather", pair, 2 * self.context.message_bytes)
+
+    def reduction_ps(self, stage: Stage, dense: int) -> float:
+        """The time of the reduction of so many gradients beside the last micro-batch's backward, roughly."""
+        overlaps = self.training.overlap.gradients and not self.context.reduced
+        if not overlaps or self.layout.batch_ranks == 1:
+            return 0.0
+        reduction: Kind = "all_reduce" if self.training.sharding.strategy == "none" else "reduce_scatter"
+        if stage.number not in self._shards:
+            self._shards[stage.number] = self.groups.across("shard", stage.number)[0][0]
+        return self.groups.roughly_ps(reduction, self._shards[stage.number], dense * self.job.gradient_bytes)
+
     def slow(self, kind: Pass, segments: list[Segment]) -> float:
         """The factor of a pass that has a message arriving and one leaving beside it, where these overlap."""
-        compute = self._compute_ps(kind, segments)
-        if self.layout.pp == 1 or self.context.blocking or not compute:
-            return 1.0
-        pair = self.layout.grid[:2, 0, :1].T
-        beside = 2 * self.groups.roughly_ps("all_gather", pair, 2 * self.context.message_bytes)
-        return 1 + slowed_ps(compute, beside, self.training.overlap.send_sms, self.groups.sm_count) / compute
+        return self._slowed(kind, segments, self.messages_ps, self.training.overlap.send_sms)
 
     def slow_reducing(self, stage: Stage, kind: Pass, segments: list[Segment]) -> float:
         """The factor of the last micro-batch's backward, which has the reduction of the gradients beside it."""
-        compute = self._compute_ps(kind, segments)
-        if not self.training.overlap.gradients or self.context.reduced:
-            return 1.0
-        if self.layout.batch_ranks == 1 or not compute:
-            return 1.0
-        size = sum(segment.dense for segment in segments) * self.job.gradient_bytes
-        reduction: Kind = "all_reduce" if self.training.sharding.strategy == "none" else "reduce_scatter"
-        groups = self.groups.across("shard", stage.number)[0][0]
-        beside = self.groups.roughly_ps(reduction, groups, size)
-        return 1 + slowed_ps(compute, beside, self.training.overlap.collective_sms, self.groups.sm_count) / compute
+        beside = self.reduction_ps(stage, sum(segment.dense for segment in segments))
+        return self._slowed(kind, segments, beside, self.training.overlap.collective_sms)
+
+    def _slowed(self, kind: Pass, segments: list[Segment], beside_ps: float, sms: int) -> float:
+        compute = self._compute_ps(kind, segments) if beside_ps else 0.0
+        return 1 + slowed_ps(compute, beside_ps, sms, self.groups.sm_count) / compute if compute else 1.0
 
     def _compute_ps(self, kind: Pass, segments: list[Segment]) -> float:
         return sum(script.cost().ps for script in self.scripts(segments, kind))

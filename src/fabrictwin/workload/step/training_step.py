@@ -8,7 +8,7 @@ from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.workload.job.job import Job, check
-from fabrictwin.workload.job.nccl_communications import library_of
+from fabrictwin.workload.job.nccl_communications import LibraryOf, library_of
 from fabrictwin.workload.job.workload_section import workload_schema
 from fabrictwin.workload.memory.gpu_memory import memory
 from fabrictwin.workload.memory.memory_inputs import memory_inputs_of
@@ -18,7 +18,7 @@ from fabrictwin.workload.step.training_program import build_program
 __all__ = ["Job", "build_program", "check", "lower", "workload_schema"]
 
 
-def lower(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
+def lower(spec: Spec, blueprint: Blueprint, fabric: Fabric, make_library: LibraryOf = library_of) -> Lowered:
     """The spec's training step as a program on this fabric. Raises ConfigError."""
     job, rank_node = check(spec, blueprint, fabric)
     training, model, layout = job.training, job.model, job.layout
@@ -26,7 +26,7 @@ def lower(spec: Spec, blueprint: Blueprint, fabric: Fabric) -> Lowered:
     if not held.fits and spec.run.check_memory == "error":
         raise spec.error("workload.training.parallel", f"got a layout that needs {held.line}")
     try:
-        library = library_of(spec, blueprint, fabric, rank_node)
+        library = make_library(spec, blueprint, fabric, rank_node)
         program = build_program(job, name=spec.name, fold=spec.run.fold, library=library)
     except ConfigError as error:
         raise spec.error(error.key or "workload.training", error.message) from None

@@ -44,7 +44,7 @@ class Ethtool(LineReader):
             self.sink.add("port.counter", ("Read", 0), Subject(device=self._interface or "port"))
             return True
         found = re.match(r"([\w ./-]+?):\s*(.*)$", bare)
-        if found is None:
+        if found is None or bare.startswith("/sys/"):
             return not bare
         name, value = found.groups()
         about = Subject(device=self._interface or "port")

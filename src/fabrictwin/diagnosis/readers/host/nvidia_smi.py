@@ -17,6 +17,8 @@ OPENS_QUERY = (
     r"^=+NVSMI LOG=+|^\|\s*NVIDIA-SMI\s|^Attached GPUs\s+:|^GPU [0-9A-F]{8}:[0-9A-F:.]+\s*$|"
     r"^\s{4}(?:Fabric|Remapped Rows|Retired Pages)\s*$"
 )
+# a GPU's row of the plain table
+_ROW = re.compile(r"\|\s+(\d+)\s+((?:NVIDIA|Tesla|GeForce|Quadro|GRID|TITAN)\b.{1,40}?)\s+(?:On|Off|N/A)\s*\|")
 _LINKS = frozenset(("X", "SYS", "NODE", "PHB", "PXB", "PIX", "PSB"))
 
 
@@ -112,8 +114,11 @@ class Query(LineReader):
             return True  # by its words: `mechanisms/data/gpu.yaml`
         if not bare or bare.startswith(("|", "+", "=")):
             version = re.search(r"Driver Version: ([\d.]+)", bare)
+            row = _ROW.match(bare)
             if version is not None:
                 self.sink.add("smi.driver", version[1])
+            elif row is not None:
+                self.sink.add("smi.gpu", row[2].rstrip(" ."), Subject(device=f"GPU {row[1]}"))
             return True
         name, colon, value = (part.strip() for part in bare.partition(" :"))
         if not colon:

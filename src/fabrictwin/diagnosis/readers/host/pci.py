@@ -10,6 +10,7 @@ from fabrictwin.diagnosis.readers.line_reader import LineReader
 OPENS = r"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [A-Z0-9][\w/ -]*(?: \[[0-9a-f]{4}\])?: "
 _DEVICE = re.compile(r"((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([^:]+?)(?: \[[0-9a-f]{4}\])?: (.*)")
 _LINK = re.compile(r"Speed ([\d.]+|unknown)(?:GT/s)?(?: \((\w+)\))?, Width x(\d+)(?: \((\w+)\))?")
+_TARGET = re.compile(r"LnkCtl2: Target Link Speed: (\d+(?:\.\d+)?)GT/s")
 # by PCI class and maker: what RDMA between GPUs goes through
 _ADAPTER = re.compile(
     r"(?i)infiniband controller|ethernet controller.*(?:mellanox|connectx|bluefield)|network controller.*mellanox"
@@ -57,6 +58,10 @@ class Lspci(LineReader):
             elif self._kind and self._able[1] and (speed < self._able[0] or int(link[3]) < self._able[1]):
                 value = (self._kind, speed, int(link[3]), *self._able)
                 self.sink.add("pci.downgraded", value, self._about())
+            return
+        target = _TARGET.match(bare)
+        if target is not None and self._kind and float(target[1]) < self._able[0]:
+            self.sink.add("pci.target", (self._kind, float(target[1]), self._able[0]), self._about())
             return
         if bare.startswith("ACSCtl:"):
             on = frozenset(re.findall(r"(\w+)\+", bare))
