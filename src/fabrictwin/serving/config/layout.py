@@ -123,8 +123,7 @@ def served_model(
         kv_bytes=1.0 if serving.kv_cache_dtype == "fp8" else 2.0,
         group=_tensor_group(found, serving, where),
         pipeline=serving.pipeline_parallel_size,
-        experts=_experts(found, serving, model, where),
-        moe_backend=_moe_backend(spec, serving, model),
+        experts=replace(_experts(found, serving, model, where), backend=_moe_backend(spec, serving, model)),
         sends=_sends(found, serving, where),
     )
 

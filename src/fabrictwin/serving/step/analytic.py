@@ -17,7 +17,7 @@ from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_US
 from fabrictwin.serving.step.all_reduce import TensorGroup
 from fabrictwin.serving.step.cuda_graphs import padded_to
-from fabrictwin.serving.step.expert_parallel import ExpertLayout, MoeBackend
+from fabrictwin.serving.step.expert_parallel import ExpertLayout
 from fabrictwin.serving.step.interpolation import table
 from fabrictwin.serving.step.kernels import Kernels
 from fabrictwin.serving.step.parts import Parts
@@ -47,7 +47,6 @@ class ServedModel:
         group: Tensor-parallel group.
         pipeline: Stages.
         experts: How ranks share a mixture's experts.
-        moe_backend: Kernels of experts that were asked for.
         sends: Times of sends to the next stage, by boundary and bytes of each rank; empty without a pipeline.
     """
 
@@ -58,7 +57,6 @@ class ServedModel:
     group: TensorGroup
     pipeline: int
     experts: ExpertLayout = field(default_factory=ExpertLayout)
-    moe_backend: MoeBackend = "auto"
     sends: tuple[Callable[[int], float], ...] = ()
 
     def stage_layers(self) -> list[int]:
@@ -96,7 +94,7 @@ class AnalyticCost:
         self._model = model = served.model
         self._tp = served.group.size
         self._kernels = Kernels(
-            served.gpu, served.weights, served.kv_bytes, clamped=model.clamped, moe_backend=served.moe_backend
+            served.gpu, served.weights, served.kv_bytes, clamped=model.clamped, moe_backend=served.experts.backend
         )
         points = _points(max_tokens)
         sparse = model.sparse_layers

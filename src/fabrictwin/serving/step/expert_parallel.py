@@ -79,6 +79,7 @@ class ExpertLayout:
         traffic: Ways of tokens to them, None without data parallelism.
         reduces: An all-reduce of the tensor parallel group ends the layer.
         padded: Each expert's tokens are padded to blocks of 128 rows, which are all worked on (DeepGEMM).
+        backend: Kernels that were asked for.
     """
 
     data: int = 1
@@ -87,6 +88,7 @@ class ExpertLayout:
     traffic: Traffic | None = None
     reduces: bool = True
     padded: bool = False
+    backend: MoeBackend = "auto"
 
     @property
     def ranks(self) -> int:
