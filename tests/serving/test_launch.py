@@ -60,7 +60,8 @@ def test_options_become_settings() -> None:
     found = read_launch(
         "vllm serve org/m -tp 8 --pipeline_parallel_size=2 --max-model-len 32K --max-num-batched-tokens 8k "
         "--no-enable-prefix-caching --enforce-eager --kv-cache-dtype fp8_e4m3 -q fp8 --port 8000 "
-        "--trust-remote-code --cudagraph-capture-sizes 1 2 4 --gpu-memory-utilization .85"
+        "--trust-remote-code --cudagraph-capture-sizes 1 2 4 --gpu-memory-utilization .85 "
+        "--max-cudagraph-capture-size 4"
     )
     assert found.model == "org/m"
     assert found.settings == {
@@ -73,6 +74,7 @@ def test_options_become_settings() -> None:
         "kv_cache_dtype": "fp8",
         "quantization": "fp8",
         "cudagraph_capture_sizes": [1, 2, 4],
+        "max_cudagraph_capture_size": 4,
         "gpu_memory_utilization": 0.85,
     }
 
