@@ -36,16 +36,21 @@ class Load(Section):
     output: Whole
 
 
-class Row(Load):
+class Served(Load):
+    """That load on a layout: tensor and data parallel ranks, and those that hold whole experts (1: parts of all)."""
+
+    tp: Whole
+    dp: Whole
+    ep: Whole = 1
+
+
+class Row(Served):
     """One benchmark of one server: means over its requests."""
 
     model: str
     hardware: str
     release: str  # of vLLM; empty where the source does not say
     quantization: Literal["auto", "none", "fp8"]
-    tp: Whole
-    dp: Whole
-    ep: Whole
     ttft_ms: Time
     tpot_ms: Time
 
