@@ -12,6 +12,8 @@ from support.clusters import boxes
 from support.nccl_machines import chosen, communicator, twin_of
 
 from fabrictwin.base.errors import InvariantError
+from fabrictwin.engines.analytic import closed_forms
+from fabrictwin.engines.analytic.closed_forms import ClosedForms
 from fabrictwin.engines.channels import edge_paths
 from fabrictwin.engines.channels.channel_resources import Bound, bind, bind_in_parts
 from fabrictwin.engines.channels.column_cache import LastColumns
@@ -263,3 +265,18 @@ def test_edges_at_work_together_share_their_links():
     loaded_rates(edge, port, share, together, rate, 8, load, slowest)
     assert slowest.tolist() == [5.0, 5.0, 10.0, 20.0]
     assert not load.any()
+
+
+@pytest.mark.parametrize("kept", [0, 1 << 17])
+def test_a_communication_takes_as_long_whatever_was_asked_before(kept: int, monkeypatch: pytest.MonkeyPatch):
+    """Closed forms that keep paths give what ones give that keep none."""
+    twin = boxes(8)
+    asked = [ring(1 << 20), shuffled(1 << 25), ring(1 << 20), ring(1 << 30), shuffled(1 << 10), shuffled(1 << 25)]
+    fresh = [ClosedForms(twin.fabric).durations([each], twin.fabric.gpu_node)[0] for each in asked]
+    monkeypatch.setattr(closed_forms, "_EDGES_KEPT", kept)
+    forms = ClosedForms(twin.fabric)
+    assert [forms.durations([each], twin.fabric.gpu_node)[0] for each in asked] == fresh
+    assert (forms._kept.edges > 0) == (kept > 0)
+    assert len(forms._kept._known) == (2 if kept else 0)
+    monkeypatch.setattr(closed_forms, "_EDGES_KEPT", forms._kept.edges - 1 if kept else 0)
+    assert forms.durations(asked[:2], twin.fabric.gpu_node).tolist() == fresh[:2]

@@ -162,6 +162,38 @@ def test_what_is_not_modelled_is_told() -> None:
     assert found.prediction is not None
 
 
+@pytest.mark.parametrize(
+    ("stored", "command", "marlin"),
+    [
+        ("mxfp4", "VLLM_MXFP4_USE_MARLIN=1 vllm serve m", True),
+        ("mxfp4", "vllm serve m --moe-backend marlin", True),
+        ("mxfp4", "vllm serve m --moe-backend auto", False),
+        ("none", "VLLM_MXFP4_USE_MARLIN=1 vllm serve m", False),
+    ],
+)
+def test_experts_in_mxfp4_by_marlin(stored: str, command: str, marlin: bool) -> None:
+    """On Hopper they have kernels of their own, which compute prompts faster; the variable is for MXFP4 alone."""
+    mixtral = str(Path(__file__).parents[2] / "examples/models/mixtral-8x7b.json")
+    asked = cluster()
+    serving = {**dict(asked.workload)["serving"], "model": mixtral}
+    asked = asked.model_copy(update={"workload": {"serving": serving}})
+
+    def ttft_ms(text: str) -> float:
+        options = " -tp 2 --max-model-len 8192" + (f" -q {stored}" if stored != "none" else "")
+        found = check(asked, text + options)
+        assert said(found, "left out") == ""
+        assert found.prediction is not None
+        return float(found.prediction.fields["mean_ttft_ms"])
+
+    plain = ttft_ms("vllm serve m")
+    assert (ttft_ms(command) > 1.1 * plain) if marlin else (ttft_ms(command) == plain)
+
+
+def test_experts_by_other_kernels_than_are_modelled_are_told() -> None:
+    found = judged("vllm serve m -tp 8 --moe-backend marlin --max-model-len 8192")
+    assert said(found, "left out") == "--moe-backend: other experts' kernels than the release's own"
+
+
 def test_the_guides_example_goes_over_rdma_and_in_containers_over_sockets() -> None:
     """Ray over two nodes, tensor parallelism across them: what NCCL_DEBUG shows, and what it costs."""
     plain, contained = judged(str(LAUNCH / "ray.sh")), judged(str(LAUNCH / "compose.yaml"))

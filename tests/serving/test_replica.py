@@ -60,15 +60,31 @@ def demand(arrivals_ms: list[int], prompt: int = 100, output: int = 5) -> Demand
 
 
 def run(
-    asked: Demand, *replicas: Replica, policy: Policy = "round_robin", concurrency: int | None = None
+    asked: Demand,
+    *replicas: Replica,
+    policy: Policy = "round_robin",
+    concurrency: int | None = None,
+    token_ps: int = 0,
 ) -> Served:
-    return serve(asked, list(replicas), router(policy), concurrency=concurrency)
+    return serve(asked, list(replicas), router(policy), concurrency=concurrency, token_ps=token_ps)
 
 
 def test_one_request_alone_takes_a_step_a_token() -> None:
     times = latencies(run(demand([3]), replica(10)))
     assert times.ttft[0] == pytest.approx(0.010)
     assert times.e2el[0] == pytest.approx(0.050)
+
+
+def test_a_prompts_text_is_read_before_the_scheduler_has_it() -> None:
+    """A short prompt that comes 10 ms after a long one is read before it."""
+    asked = demand([0, 10])
+    asked.prompt[:] = [400, 100]
+    times = latencies(run(asked, replica(10), token_ps=MS // 10))
+    assert times.ttft == pytest.approx([0.060, 0.020])
+    assert latencies(run(demand([3]), replica(10), token_ps=MS // 10)).e2el[0] == pytest.approx(0.060)
+    assert latencies(run(demand([3, 4]), replica(10), token_ps=MS // 10, concurrency=1)).ttft[1] == pytest.approx(
+        0.020, abs=1e-6
+    )
 
 
 def test_a_prompt_longer_than_a_step_takes_several() -> None:

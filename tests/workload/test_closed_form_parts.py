@@ -96,12 +96,15 @@ def test_some_communication_takes_a_share_of_its_time(scale, category, groups, s
 def test_each_kind_of_communication_is_timed_as_what_it_is(library):
     asked = []
 
-    def of(category, what, groups, size, step, make):
+    def of(category, what, groups, size, step, make, place=None):
         asked.append((category, what, size, step))
+        assert place in (None, "the place of all")
         return make(groups, 96)
 
+    found = []
     made = TimedFactory.__new__(TimedFactory)
-    made.times = Record(library=library, of=of)
+    made.times = Record(library=library, of=of, place=lambda groups: found.append(groups) or "the place of all")
+    made._places = {}
     made._made = Record(
         ring=lambda kind, groups, size, name, element: ("ring", kind, size, element),
         exchange=lambda groups, size, name: ("exchange", size), send=lambda pairs, size, name: ("send", size),
@@ -120,6 +123,7 @@ def test_each_kind_of_communication_is_timed_as_what_it_is(library):
         ("ep", ("all_to_all",), 800, 8), ("cp", ("all_reduce", 2), 800, 8), ("dp", (scatter, 2), 800, 8),
         ("dp", ("all_gather", 1), 800, 4), ("pp", ("send",), 800, 1), ("dp", ("gradients", "tree", 3, 4), 800, 16),
     ]  # fmt: skip
+    assert len(found) == 1  # groups are placed once
 
 
 # ---------------------------------------------------------------------- the step

@@ -81,12 +81,13 @@ def test_products_are_their_best_tiles_and_splits(name, seed):
 def test_formats_count_the_bytes_of_their_scales():
     assert {name: (form.operand_bytes, form.weight_bytes, form.cast) for name, form in FORMATS.items()} == {
         "bf16": (2, 2, False), "fp8": (1, 1, True), "fp8-block": (1.03125, 1.03125, True),
-        "fp4": (0.5625, 0.5625, True), "w4": (2, 0.5625, False),
+        "fp4": (0.5625, 0.5625, True), "mxfp4": (2, 0.53125, False), "marlin": (2, 0.53125, False),
+        "marlin-fp4": (2, 0.5625, False), "marlin-int4": (2, 0.515625, False),
     }  # fmt: skip
     assert products.WITHOUT_CAST == (
         "launch", "peak", "tile", "narrow", "memory", "step", "waves", "power", "split"
     )  # fmt: skip
-    for bounds in (products.BOUNDS, attention.PROMPT_BOUNDS, attention.DECODE_BOUNDS, experts.BOUNDS):
+    for bounds in (products.BOUNDS, attention.PROMPT_BOUNDS, attention.DECODE_BOUNDS, experts.WIDENED_BOUNDS):
         assert all(0 < low < first < high for low, first, high in bounds.values())
 
 
@@ -181,6 +182,16 @@ def test_the_busiest_rank_is_that_of_tokens_dealt_by_hand(tokens, top_k, count, 
     met, blocks = experts.busiest_ranks(np.array([[tokens, 4096, 1536, top_k, count, ranks, 2, exponent]], float))
     expected = busiest_by_hand(tokens, top_k, count, ranks, exponent)
     assert [met[0], *blocks[0]] == pytest.approx(expected, rel=0.02)
+
+
+def test_marlin_sorts_tokens_by_all_experts():
+    first = {name: first for name, (_, first, _) in experts.WIDENED_BOUNDS.items()}
+    shape = np.array([[64, 4096, 2048, 4, 128, 1, 2, 0.0]], float)
+    with_sort, without = (
+        experts.experts_us(constants, CHIP, FORMATS["marlin"], shape)[0]
+        for constants in (first, {name: first[name] for name in experts.BOUNDS})
+    )
+    assert with_sort - without == pytest.approx(128 * first["sort"])
 
 
 def test_uneven_tokens_make_the_busiest_rank_slower_the_more_ranks_there_are():

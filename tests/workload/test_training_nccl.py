@@ -11,6 +11,7 @@ from support.nccl_machines import twin_of
 from support.specs import LLAMA_8B, spec_of
 
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.grouped import flat
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.nccl.communicator.communicator import initialise
 from fabrictwin.nccl.lowering.lower import Lowering
@@ -66,6 +67,57 @@ def test_a_job_feels_what_its_variables_do() -> None:
     assert step_ps() == pytest.approx(usual, rel=0.1)  # lowered by hand
     assert step_ps(NCCL_IB_DISABLE=1) > 1.2 * usual
     assert step_ps(NCCL_P2P_DISABLE=1) > 1.05 * usual
+
+
+def libraries(hosts: int = 2, **nccl: Any) -> tuple[Library, Library]:
+    """Two of the same, on DGX H100."""
+    twin = twin_of("dgx-h100", hosts)
+    given = Hosts(twin.fabric, {}), twin.fabric.gpu_node.astype(np.int32), read_settings(nccl)
+    return Library(*given), Library(*given)
+
+
+@pytest.mark.parametrize(
+    "groups", [np.arange(16).reshape(2, 8).T, np.arange(16).reshape(2, 8)], ids=["rails", "hosts"]
+)
+def test_sizes_of_a_collective_and_its_opposite_share_connections_and_are_each_what_it_is_alone(
+    groups: Any,
+) -> None:
+    library, _ = libraries()
+    asked: list[tuple[Any, int]] = [
+        ("all_gather", 64 * MIB), ("all_gather", 128 * MIB), ("reduce_scatter", 64 * MIB), ("all_reduce", 1024),
+    ]  # fmt: skip
+    found = [library.collective(kind, groups, size, element_bytes=2, name="x") for kind, size in asked]
+    assert found[0].transport.connections is found[1].transport.connections is found[2].transport.connections
+    assert found[3].transport.connections is not found[0].transport.connections
+    for one, (kind, size) in zip(found, asked, strict=True):
+        alone = libraries()[1].collective(kind, groups, size, element_bytes=2, name="x")
+        mine, its = flat(one), flat(alone)
+        assert mine.keys() == its.keys()
+        for name, value in mine.items():
+            np.testing.assert_array_equal(value, its[name], err_msg=name)
+
+
+def test_queue_pairs_are_no_more_than_messages_where_these_go_in_turns() -> None:
+    library, _ = libraries(NCCL_IB_QPS_PER_CONNECTION="4", NCCL_IB_SPLIT_DATA_ON_QPS="0")
+    rails = np.arange(16).reshape(2, 8).T
+    paths = []
+    for size in (1024, 256 * MIB, 1024):
+        connections = library.collective(
+            "all_reduce", rails, size, element_bytes=2, name="x"
+        ).transport.connections
+        assert connections is not None
+        paths.append(connections.paths.tolist())
+    assert paths[0] == paths[2] != paths[1]
+    assert max(paths[1]) == 4
+
+
+def test_rails_alike_share_a_tuner() -> None:
+    library, _ = libraries()
+    library.collective("all_reduce", np.arange(16).reshape(2, 8).T, MIB, element_bytes=2, name="x")
+    assert len({id(known.tuner) for known in library._known.values()}) == 1
+    assert len(library._known) == 8
+    library.collective("all_reduce", np.arange(16).reshape(2, 8), MIB, element_bytes=2, name="x")
+    assert len(library._kept.tuners) == 2
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "all_to_all"])

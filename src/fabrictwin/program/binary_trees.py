@@ -9,6 +9,8 @@ reduction and scan", Parallel Computing 35 (2009).
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from fabrictwin.base.arrays import I32
@@ -49,6 +51,7 @@ def binary_tree(n: int) -> NodeTree:
     return NodeTree(up, down, side)
 
 
+@cache
 def double_binary_tree(n: int) -> tuple[NodeTree, NodeTree]:
     """Both trees over n nodes."""
     first = binary_tree(n)
@@ -59,4 +62,8 @@ def double_binary_tree(n: int) -> tuple[NodeTree, NodeTree]:
         there = (number + 1) % n if n % 2 else n - 1 - number
         return np.where(number == NONE, NONE, there).astype(np.int32)
 
-    return first, NodeTree(back(first.up[moved]), back(first.down[moved]), first.side[moved])
+    second = NodeTree(back(first.up[moved]), back(first.down[moved]), first.side[moved])
+    for tree in (first, second):
+        for column in (tree.up, tree.down, tree.side):
+            column.flags.writeable = False  # all who ask share them
+    return first, second

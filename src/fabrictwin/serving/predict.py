@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fabrictwin.base.records import record
-from fabrictwin.base.units import PS_PER_MS
+from fabrictwin.base.units import PS_PER_MS, PS_PER_US
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.serving.arrivals.demand import Contents, Demand, Unshared
 from fabrictwin.serving.arrivals.process import arrival_times, conversations, lengths
@@ -144,7 +144,8 @@ def _run(spec: Spec, serving: Serving, neighbours: Neighbourhood) -> tuple[Predi
         pools = disaggregated(spec, serving, neighbours)
         engines = [pools]
     try:
-        served = serve(demand, engines, chooses, concurrency=benchmark.max_concurrency)
+        token_ps = round(serving.host.token_us * PS_PER_US)
+        served = serve(demand, engines, chooses, concurrency=benchmark.max_concurrency, token_ps=token_ps)
     except ValueError as error:
         raise spec.error("workload.serving.block_size", str(error)) from None
     ranks = tuple(rank for engine in engines for rank in engine.workers)

@@ -27,6 +27,9 @@ from fabrictwin.program import patterns
 from fabrictwin.program.patterns import Edges
 from fabrictwin.program.program import Communication
 
+# edges whose paths are kept, of communications that are bound again and again: a search asks for many sizes
+_EDGES_KEPT, _SETS_KEPT = 1 << 17, 16
+
 
 class IdealNetwork:
     """The network as a closed form sees it: adapters' cables, and a distance between leaves."""
@@ -119,9 +122,18 @@ class ClosedForms:
         self.network = IdealNetwork(fabric)
         self._finder = PathFinder(fabric, self.network)
         self._capacity = capacities(fabric)
+        self._kept = self._keeping()
 
-    def _connections(self) -> OpenConnections:
-        return OpenConnections(self.fabric, self._finder)
+    def _keeping(self) -> OpenConnections:
+        return OpenConnections(self.fabric, self._finder, keep=True, sets=_SETS_KEPT)
+
+    def _connections(self, edges: Sequence[Edges]) -> OpenConnections:
+        """Connections for these edges: with few, those whose paths are kept."""
+        if sum(len(each) for each in edges) > _EDGES_KEPT // _SETS_KEPT:
+            return OpenConnections(self.fabric, self._finder)
+        if self._kept.edges > _EDGES_KEPT:
+            self._kept = self._keeping()
+        return self._kept
 
     def change(self, change: TimedChange) -> None:
         """Let a link run at another rate. A trunk is a share of its leaf's up-links."""
@@ -147,7 +159,7 @@ class ClosedForms:
         edges = [patterns.edges(c.channels) for c in communications]
         durations, parts = np.zeros(len(communications), np.int64), []
         for which, bound, found in bind_in_parts(
-            communications, rank_node, self._connections(), edges=edges, counted=counted
+            communications, rank_node, self._connections(edges), edges=edges, counted=counted
         ):
             durations[which] = self._durations(bound, found, communications[which], edges[which])
             parts.append(bound)
@@ -157,7 +169,7 @@ class ClosedForms:
         """Return the closed form of any part of a communication's bytes."""
         edges = patterns.edges(communication.channels)
         ((_, bound, found),) = bind_in_parts(
-            [communication], rank_node, self._connections(), edges=[edges], counted=False
+            [communication], rank_node, self._connections([edges]), edges=[edges], counted=False
         )
         drain = self._drain(bound, found, communication, edges, np.arange(len(bound.size_bytes)), slice(None))
         return Terms(communication, drain, int(bound.size_bytes.max(initial=1)), bound.critical[0])

@@ -214,9 +214,9 @@ def _bind(
     found, how = paths.found, paths.how
     columns = _Columns.of(communications, edges, how)
     channel, channels = columns.channel, columns.channels
-    edge_ps, criticals, beyond = _on_the_way(communications, edges, columns, found, how, connections)
+    edge_ps, criticals, beyond = _on_the_way(communications, edges, columns, paths, connections.fabric)
     total = np.bincount(channel, weights=edge_ps, minlength=channels)
-    use_start, use_resource, use_coefficient, counts = _used(columns, paths, connections, counted=counted)
+    use_start, use_resource, use_coefficient, counts = _used(columns, paths, connections.fabric, counted=counted)
     return Bound(
         communication=np.repeat(np.arange(len(communications), dtype=np.int32), np.diff(columns.first)),
         size_bytes=columns.flow_bytes,
@@ -238,14 +238,13 @@ def _on_the_way(
     communications: Sequence[Communication],
     edges: Sequence[patterns.Edges],
     columns: _Columns,
-    found: EndToEnd,
-    how: Connections,
-    connections: OpenConnections,
+    paths: Paths,
+    fabric: Fabric,
 ) -> tuple[I64, tuple[CriticalPaths, ...], list[Beyond]]:
     """([E] latency, software's cost of a step included; critical paths, and what they mean, of communications)."""
     each = list(zip(communications, edges, columns.first[:-1].tolist(), strict=True))
-    fabric = connections.fabric
-    alone, edge_ps, edge_rate, weight = _edge_times(each, columns, found, how, connections)
+    found, how = paths.found, paths.how
+    alone, edge_ps, edge_rate, weight = _edge_times(each, columns, paths, fabric)
     criticals, beyond = [], []
     for i, (communication, mine, first) in enumerate(each):
         costs = communication.costs
@@ -276,12 +275,11 @@ def _on_the_way(
 def _edge_times(
     each: Sequence[tuple[Communication, patterns.Edges, int]],
     columns: _Columns,
-    found: EndToEnd,
-    how: Connections,
-    connections: OpenConnections,
+    paths: Paths,
+    fabric: Fabric,
 ) -> tuple[F64, I64, F64, F64]:
     """[E] rate alone; latency; rate beside others at work; time on the wire for a byte of data, to a byte's."""
-    fabric, last, weight = connections.fabric, connections.last, columns.on_wire * columns.drag
+    found, how, last, weight = paths.found, paths.how, paths.last, columns.on_wire * columns.drag
     uses = found.edge, found.port, found.share
     alone = last.of("alone", uses, lambda: edge_rates(found, fabric, len(columns.size)))
     piece = join([pieces(c.channels)[e.channel] for c, e, _ in each], np.int64)
@@ -317,7 +315,7 @@ class _Users:
 
 
 def _used(
-    columns: _Columns, paths: Paths, connections: OpenConnections, *, counted: bool
+    columns: _Columns, paths: Paths, fabric: Fabric, *, counted: bool
 ) -> tuple[I64, I32, F64, tuple[PortBytes, ...]]:
     """(where each channel's resources start, resources, coefficients, port counts), some channels at a time."""
     number: list[I64] = []
@@ -325,12 +323,12 @@ def _used(
     coefficients: list[F64] = []
     counts: list[PortBytes] = []
     for i, (part, found) in enumerate(_in_parts(columns, Found(paths.found, paths.beside))):
-        start, resource, coefficient = _uses(part, found, connections, i)
+        start, resource, coefficient = _uses(part, found, fabric, paths.last, i)
         number.append(np.diff(start))
         resources.append(resource)
         coefficients.append(coefficient)
         if counted:
-            counts.append(_counts(part, found.on, connections.last, i))
+            counts.append(_counts(part, found.on, paths.last, i))
     joined = join(resources, np.int32)
     resources.clear()  # each column is there twice only while it is joined
     return starts_of(join(number, np.int64)), joined, join(coefficients, np.float64), tuple(counts)
@@ -350,13 +348,15 @@ def _in_parts(columns: _Columns, found: Found) -> Iterator[tuple[_Columns, Found
         yield columns.part(part, row), mine
 
 
-def _uses(columns: _Columns, of: Found, connections: OpenConnections, part: int) -> tuple[I64, I32, np.ndarray]:
+def _uses(
+    columns: _Columns, of: Found, fabric: Fabric, last: LastColumns, part: int
+) -> tuple[I64, I32, np.ndarray]:
     """Ports by their share of each edge, the message engine at either end of a network edge, memory and cores."""
     channel, ratio, found, beside = columns.channel, columns.ratio, of.on, of.beside
-    users = connections.last.of(
+    users = last.of(
         f"users {part}",
         (channel, found.edge, found.port, beside.edge, beside.resource),
-        lambda: _Users.of(channel, found, beside, connections.fabric),
+        lambda: _Users.of(channel, found, beside, fabric),
     )
     wired = ratio * columns.on_wire
     per_message = ratio / columns.message[channel]
@@ -371,7 +371,7 @@ def _uses(columns: _Columns, of: Found, connections: OpenConnections, part: int)
     row, resource, used = users.channel, users.resource, coefficient > 0
     if not used.all():
         row, resource, coefficient = row[used], resource[used], coefficient[used]
-    return _sum_by(row, resource, coefficient, columns.channels, (connections.last, f"uses {part}"))
+    return _sum_by(row, resource, coefficient, columns.channels, (last, f"uses {part}"))
 
 
 def _limits(columns: _Columns, found: EndToEnd, how: Connections, fabric: Fabric) -> F64:

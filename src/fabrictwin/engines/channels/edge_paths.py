@@ -45,28 +45,38 @@ class Paths:
     found: EndToEnd
     beside: Uses
     how: Connections
+    last: LastColumns  # what was last made of edges like these
 
 
 class OpenConnections:
     """Connections of communications over one fabric: the paths of their edges, and their queue pair numbers.
 
     Sizes of one collective, and the layers of a model, have the same edges: these are connected once, and their
-    paths found once. With `keep` that holds from one call to the next, as NCCL keeps its connections.
+    paths found once. With `keep` that holds from one call to the next, as NCCL keeps its connections; what else
+    was made of edges is kept for as many sets of them as `sets` says.
     """
 
     def __init__(
-        self, fabric: Fabric, finder: PathFinder, numbers: QueuePairNumbers | None = None, *, keep: bool = False
+        self,
+        fabric: Fabric,
+        finder: PathFinder,
+        numbers: QueuePairNumbers | None = None,
+        *,
+        keep: bool = False,
+        sets: int = 1,
     ) -> None:
         self.fabric = fabric
         self.finder = finder
-        self.keep = keep
+        self.keep, self.sets = keep, sets
+        self.edges = 0  # whose paths are kept
         self._numbers = numbers or QueuePairNumbers(len(fabric.nic_node))
         self._known: dict[bytes, Found] = {}
-        self.last = LastColumns(keep=keep)
+        self._named = LastColumns(keep=keep)
+        self._last: dict[tuple[bytes, ...], LastColumns] = {}
 
     def over(self, finder: PathFinder) -> OpenConnections:
         """Return connections that take other paths, numbered after these."""
-        return OpenConnections(self.fabric, finder, self._numbers, keep=self.keep)
+        return OpenConnections(self.fabric, finder, self._numbers, keep=self.keep, sets=self.sets)
 
     def paths(
         self, communications: Sequence[Communication], edges: Sequence[patterns.Edges], rank_node: I32
@@ -83,14 +93,24 @@ class OpenConnections:
         at_once = batches([len(each.source) for each in ends])
         if len(new) == len(names) and not self.keep and len(at_once) == 1:
             found = self._find(ends)
-            yield Paths(at_once[0], found.on, found.beside, _in_one(ends).how)
+            yield Paths(at_once[0], found.on, found.beside, _in_one(ends).how, LastColumns(keep=False))
             return
         known = self._known | dict(zip(new, self._find_apart(list(new.values())), strict=True))
         if self.keep:
             self._known = known
+            self.edges += sum(len(each.source) for each in new.values())
         for batch in at_once:
             found = _joined([known[name] for name in names[batch]])
-            yield Paths(batch, found.on, found.beside, _in_one(ends[batch]).how)
+            yield Paths(
+                batch, found.on, found.beside, _in_one(ends[batch]).how, self._last_of(tuple(names[batch]))
+            )
+
+    def _last_of(self, names: tuple[bytes, ...]) -> LastColumns:
+        if names not in self._last:
+            while len(self._last) >= self.sets:
+                del self._last[next(iter(self._last))]
+            self._last[names] = LastColumns(keep=self.keep)
+        return self._last[names]
 
     def _name(self, ends: Travellers) -> bytes:
         """Name edges by what their paths depend on."""
@@ -98,7 +118,7 @@ class OpenConnections:
             *(ends.source, ends.target, ends.source_seat, ends.target_seat),
             *(getattr(ends.how, name) for name in _LEADS),
         )
-        return self.last.of("name", columns, lambda: digest_of(columns))
+        return self._named.of("name", columns, lambda: digest_of(columns))
 
     def _find(self, ends: Sequence[Travellers]) -> Found:
         entropy = self._numbers.ports_by_side if self.fabric.technology == "ethernet" else None

@@ -25,6 +25,8 @@ from fabrictwin.nccl.tuning.step_costs import picoseconds
 from fabrictwin.program.patterns import Edges
 from fabrictwin.program.program import HUBS, Connections, Seat
 
+_EDGES_KEPT = 1 << 16  # of one communicator's connections
+
 
 @record
 class _Ends:
@@ -46,6 +48,7 @@ class Connector:
         self.transports = transports
         self.communicator = transports.communicator
         self.fabric: Fabric = transports.fabric
+        self._known: dict[tuple[object, ...], Connections] = {}
 
     def connect(
         self,
@@ -60,9 +63,33 @@ class Connector:
         """Connections of each edge; a step over "nvlink", "pcie" or "net" takes `hop_us`.
 
         `graph_channel` [channels] is the channel of the graph that each goes by, `messages` [channels] the bytes
-        of one message.
+        of one message. Edges alike have the very same connections: sizes of one collective, and its opposite.
         """
         channel = edges.channel if graph_channel is None else graph_channel[edges.channel]
+        most = None  # queue pairs of each edge: no more than messages
+        if self.transports.in_turns and messages is not None:
+            most = np.maximum(-(-edges.size_bytes // messages[edges.channel]), 1)
+        columns = channel, edges.source, edges.target, edges.source_seat, edges.target_seat
+        key = (
+            *(column.tobytes() for column in columns),
+            None if most is None else np.minimum(most, self.transports.paths).tobytes(),
+            *(id(graph), channel_rate, *hop_us.items()),
+        )
+        if key not in self._known:
+            if sum(len(each) for each in self._known.values()) > _EDGES_KEPT:
+                self._known.clear()
+            self._known[key] = self._connect(edges, channel, hop_us, graph, channel_rate, most)
+        return self._known[key]
+
+    def _connect(
+        self,
+        edges: Edges,
+        channel: I32,
+        hop_us: dict[str, float],
+        graph: Graph | None,
+        channel_rate: float,
+        most: I64 | None,
+    ) -> Connections:
         ends = self._ends(edges, channel, graph)
         distinct, which, one = _distinct(self._alike(edges, channel, ends))
         routes = [
@@ -87,12 +114,8 @@ class Connector:
         per_byte = [self._core_ps(r) if s else (0.0, 0.0, 0.0) for r, s in zip(routes, sockets, strict=True)]
         slowest = [min(channel_rate, self._socket_rate(*work)) if max(work) else channel_rate for work in per_byte]
         spread = column([self.transports.paths if r.nic_out != NONE else 1 for r in routes], np.int32)
-        in_turns = self.transports.in_turns
-        if in_turns and messages is not None:
-            # no more queue pairs than messages
-            spread = np.minimum(spread, np.maximum(-(-edges.size_bytes // messages[edges.channel]), 1)).astype(
-                np.int32
-            )
+        if most is not None:
+            spread = np.minimum(spread, most).astype(np.int32)
         return Connections(
             cost_ps=column(
                 [
@@ -110,7 +133,7 @@ class Connector:
             ),
             into=moved([r.into for r in routes], ends.target),
             paths=spread,
-            round_robin=np.broadcast_to(in_turns, len(spread)),
+            round_robin=np.broadcast_to(self.transports.in_turns, len(spread)),
             limit=column(slowest, np.float64),
             send_ps_per_byte=column([work[0] for work in per_byte], np.float64),
             receive_ps_per_byte=column([work[1] for work in per_byte], np.float64),

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
-from fabrictwin.kernel.jit.cache_folder import cache_folder
+from fabrictwin.kernel.jit.cache_folder import cache_base, cache_folder
 from fabrictwin.nccl.search.graph_search import Channels
 from fabrictwin.nccl.topology.graph_types import PathType, Pattern
 
@@ -53,12 +53,18 @@ def _code() -> str:
     return digest.hexdigest()
 
 
+@cache
+def _folder(base: Path | None) -> Path:
+    """The folder that channels are kept in; `base` is where caches lie now."""
+    return cache_folder("channels")
+
+
 def cached_channels(question: str, search: Callable[[], Channels]) -> Channels:
     """The answer to a question that says everything it depends on but the code."""
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         return search()
     name = hashlib.sha256(f"{_code()} {question}".encode()).hexdigest()[:32]
-    path = cache_folder("channels") / f"{name}.json"
+    path = _folder(cache_base()) / f"{name}.json"
     with suppress(OSError, *DAMAGED):
         return _read(path.read_text(encoding="utf-8"))
     found = search()

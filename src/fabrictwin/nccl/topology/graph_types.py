@@ -48,3 +48,11 @@ class Graph:
     cross_nic: int
     intra: I32  # [nodes, channels, local ranks] global ranks in the channel's order; -1 fills smaller hosts up
     inter: I32  # [nodes, channels, 2] adapter (index into fabric.nic_node) it enters and leaves by; -1 on one host
+
+    @property
+    def figures(self) -> tuple[object, ...]:
+        """All but which ranks and adapters are on its channels."""
+        return (
+            *(self.algorithm, self.pattern, self.channels, self.bw_intra, self.bw_inter, self.latency_inter),
+            *(self.type_intra, self.type_inter, self.same_channels, self.cross_nic),
+        )

@@ -104,11 +104,10 @@ def failure(
             why = f"locked memory is limited to {locked.limit_bytes} bytes; ulimit -l unlimited"
             warning = "Call to ibv_reg_mr failed with error Cannot allocate memory"
             return Failure(host, warning, "ncclSystemError", why)
-    for host, network in networks.items():
-        if network.name == IB:
-            unreached = _unreached(fabric, host, network, causes.get(host, ()), settings)
-            if unreached is not None:
-                return unreached
+    for host, nic in _over_routers(fabric, networks):
+        unreached = _unreached(fabric, host, nic, causes.get(host, ()), settings)
+        if unreached is not None:
+            return unreached
     for host, network in networks.items():
         if network.name == SOCKET and not network.adapters and settings.socket_ifname is not None:
             why = (
@@ -124,14 +123,22 @@ def failure(
     return None
 
 
+def _over_routers(fabric: Fabric, networks: dict[int, HostNetwork]) -> list[tuple[int, int]]:
+    """(host, its first adapter) of hosts that take RoCE, where routers may be on the way: beyond one switch."""
+    taken = [(host, network.adapters[0]) for host, network in networks.items() if network.name == IB]
+    if not taken or len(fabric.switch_names) <= 1:
+        return []
+    hosts, first = np.array(taken).T
+    nics = np.searchsorted(fabric.nic_node, fabric.host_node_start[hosts]) + first
+    ethernet = fabric.port_kind[fabric.nic_port[nics]] == LinkKind.ETHERNET
+    return list(zip(hosts[ethernet].tolist(), nics[ethernet].tolist(), strict=True))
+
+
 def _unreached(
-    fabric: Fabric, host: int, network: HostNetwork, causes: tuple[HostCause, ...], settings: Settings
+    fabric: Fabric, host: int, nic: int, causes: tuple[HostCause, ...], settings: Settings
 ) -> Failure | None:
-    """RoCE with a GID that no router carries on. One switch is one subnet."""
-    nic = np.searchsorted(fabric.nic_node, fabric.host_node_start[host]) + network.adapters[0]
-    port = fabric.nic_port[nic]
-    spraying = "efa" in fabric.type_names[fabric.node_type[fabric.nic_node[nic]]]
-    if fabric.port_kind[port] != LinkKind.ETHERNET or len(fabric.switch_names) <= 1 or spraying:
+    """RoCE with a GID that no router carries on."""
+    if "efa" in fabric.type_names[fabric.node_type[fabric.nic_node[nic]]]:
         return None
     name = fabric.node_name(int(fabric.nic_node[nic])).rpartition("/")[2]
     return unreachable(host, gid_of(settings, has(causes, "wrong-gid")), settings, name)

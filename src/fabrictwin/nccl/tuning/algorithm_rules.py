@@ -47,6 +47,13 @@ class CommunicatorShape:
     collnet_heads: int = 0  # adapters of a host that lead into switches which reduce; 0 where CollNet is off
 
     @property
+    def figures(self) -> tuple[object, ...]:
+        """All that the cost model reads: equal for communicators that it takes for one."""
+        of_graphs = tuple(graph.figures for graph in self.graphs.values())
+        counts = self.ranks, self.nodes, self.local_ranks, self.channels, self.nvls_channels, self.collnet_heads
+        return (*counts, self.hardware, of_graphs)
+
+    @property
     def collnet(self) -> bool:
         """Return true if switches reduce, NCCL_COLLNET_ENABLE is set and there are hosts enough."""
         return self.collnet_heads > 0

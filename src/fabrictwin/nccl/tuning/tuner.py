@@ -61,6 +61,7 @@ class Tuner:
     def __init__(self, shape: CommunicatorShape, settings: Settings) -> None:
         self.settings = settings
         self.tables: Tables = tables(shape, settings)
+        self._chosen: dict[tuple[Call, tuple[Algorithm, ...]], Choice] = {}
 
     @property
     def shape(self) -> CommunicatorShape:
@@ -98,6 +99,12 @@ class Tuner:
 
         Raises ConfigError where nothing is left, in NCCL's words.
         """
+        key = call, tuple(without)
+        if key not in self._chosen:
+            self._chosen[key] = self._choose(call, without)
+        return self._chosen[key]
+
+    def _choose(self, call: Call, without: Collection[Algorithm]) -> Choice:
         costs = self.costs(call)
         if not costs:
             raise ConfigError(self._nothing(call))

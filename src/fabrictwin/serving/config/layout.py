@@ -26,7 +26,14 @@ from fabrictwin.serving.network.placement import Placement, place
 from fabrictwin.serving.step.all_reduce import Switches, TensorGroup
 from fabrictwin.serving.step.analytic import ServedModel
 from fabrictwin.serving.step.deepep import INSIDE, SCALE_BYTES, WIDE_BYTES, DeepEp, Mode, Tokens
-from fabrictwin.serving.step.expert_parallel import DeepEpTraffic, ExpertLayout, GatherScatter, Traffic
+from fabrictwin.serving.step.expert_parallel import (
+    DeepEpTraffic,
+    ExpertLayout,
+    GatherScatter,
+    MoeBackend,
+    Traffic,
+)
+from fabrictwin.serving.step.kernels import MARLIN
 from fabrictwin.twin.routed_twin import make_twin
 from fabrictwin.twin.twin import Twin
 from fabrictwin.workload.model.model_blocks import Weights
@@ -116,9 +123,19 @@ def served_model(
         kv_bytes=1.0 if serving.kv_cache_dtype == "fp8" else 2.0,
         group=_tensor_group(found, serving, where),
         pipeline=serving.pipeline_parallel_size,
-        experts=_experts(found, serving, model, where),
+        experts=replace(_experts(found, serving, model, where), backend=_moe_backend(spec, serving, model)),
         sends=_sends(found, serving, where),
     )
+
+
+def _moe_backend(spec: Spec, serving: Serving, model: Model) -> MoeBackend:
+    """Return the kernels of experts that are asked for. Raises ConfigError where these are not modelled."""
+    stored = _weights(spec, serving, model).experts
+    if serving.moe_backend == "marlin" and model.experts and stored not in MARLIN:
+        stored = "16 bits" if stored == "none" else stored
+        message = f"got marlin for experts in {stored}, which is not modelled, expected {', '.join(MARLIN)}"
+        raise spec.error("workload.serving.moe_backend", message)
+    return serving.moe_backend
 
 
 def _weights(spec: Spec, serving: Serving, model: Model) -> Weights:

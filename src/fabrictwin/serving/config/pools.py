@@ -85,7 +85,11 @@ def disaggregated(spec: Spec, serving: Serving, neighbours: Neighbourhood = ALON
         wake_ps=_wake_ps(found),
         neighbours=neighbours,
     )
-    handover = Handover(round(asked.proxy_us * PS_PER_US), round(asked.lease_s * PS_PER_S))
+    handover = Handover(
+        proxy_ps=round(asked.proxy_us * PS_PER_US),
+        lease_ps=round(asked.lease_s * PS_PER_S),
+        token_ps=round(serving.host.token_us * PS_PER_US),
+    )
     return Disaggregated(prefill, decode, network, handover)
 
 

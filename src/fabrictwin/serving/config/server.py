@@ -164,7 +164,8 @@ def weight_bytes(served: ServedModel) -> float:
             sparse = sum(model.is_sparse(layer) for layer in range(first, first + count))
             stored = served.experts.parameters(model) * WEIGHT_BYTES[served.weights.experts]
             widths = model.expert_hidden, served.experts.inner(model.experts.ffn)
-            size_bytes += sparse * stored * prod(padded_widths(served.gpu, served.weights, *widths)) / prod(widths)
+            padded = padded_widths(served.gpu, served.weights, *widths, served.experts.backend)
+            size_bytes += sparse * stored * prod(padded) / prod(widths)
         embedding = model.vocab * model.hidden // size
         ends = (stage == 0) + (stage == len(layers) - 1 and not (model.tied and len(layers) == 1))
         fullest = max(fullest, size_bytes + ends * embedding * 2.0)

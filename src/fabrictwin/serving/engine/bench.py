@@ -1,15 +1,16 @@
 """A benchmark's client and its server: requests go to replicas, and the times of their tokens come back.
 
-Replicas act in the order of their clocks. A request is routed when no replica has anything to do before it
-arrives. With a limit on concurrency a request is sent when it is due and fewer are in flight. An engine goes on as
-soon as a step is done, before its client has the tokens: what the client sends when a request ends is never in the
-step that begins in that instant.
+Replicas act in the order of their clocks. A request's text is turned into tokens, and it is routed when no
+replica has anything to do before that is done. With a limit on concurrency a request is sent when it is due and
+fewer are in flight. An engine goes on as soon as a step is done, before its client has the tokens: what the client
+sends when a request ends is never in the step that begins in that instant.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -104,8 +105,15 @@ def _request(demand: Demand, number: int, sent_ps: int, scheduler: Scheduler) ->
     return Request(number, prompt, output, arrival_ps=sent_ps, priority=priority, key_source=keys)
 
 
-def serve(demand: Demand, replicas: Sequence[Engine], router: Router, *, concurrency: int | None = None) -> Served:
-    """Return what a client sees of a server.
+def serve(
+    demand: Demand,
+    replicas: Sequence[Engine],
+    router: Router,
+    *,
+    concurrency: int | None = None,
+    token_ps: int = 0,
+) -> Served:
+    """Return what a client sees of a server that turns text into tokens in `token_ps` each.
 
     Raises:
         SimulatedError: A request fits no replica even alone, or its prompt is longer than the model takes.
@@ -115,24 +123,30 @@ def serve(demand: Demand, replicas: Sequence[Engine], router: Router, *, concurr
     sent, chosen, hits, preemptions = (np.zeros(count, np.int64) for _ in range(4))
     config = replicas[0].scheduler.config
     limited = concurrency is not None
+    read: list[tuple[int, int, Request]] = []  # when they are tokens, in a heap
     while True:
         first = min(range(len(replicas)), key=lambda place: replicas[place].next_ps)
-        due = client.next_ps()
-        if due <= replicas[first].next_ps:
-            if due == NEVER:
+        sends, due = client.next_ps(), read[0][0] if read else NEVER
+        if min(sends, due) <= replicas[first].next_ps:
+            if sends == due == NEVER:
                 break
-            number, at = client.send()
-            request = _request(demand, number, at, replicas[0].scheduler)
-            if request.prompt >= config.max_model_len:
-                raise SimulatedError(
-                    "VLLMValidationError",
-                    f"request {number}",
-                    f"got a prompt of {request.prompt} tokens, expected fewer than {config.max_model_len}",
-                )
-            place = router.choose(request, replicas) if len(replicas) > 1 else 0
+            if sends < due:
+                number, at = client.send()
+                sent[number] = at
+                request = _request(demand, number, at, replicas[0].scheduler)
+                if request.prompt >= config.max_model_len:
+                    raise SimulatedError(
+                        "VLLMValidationError",
+                        f"request {number}",
+                        f"got a prompt of {request.prompt} tokens, expected fewer than {config.max_model_len}",
+                    )
+                heappush(read, (at + token_ps * request.prompt, number, request))
+                continue
+            at, number, request = heappop(read)
+            chosen[number] = place = router.choose(request, replicas) if len(replicas) > 1 else 0
             replicas[place].send(request, at)
-            sent[number], chosen[number] = at, place
             continue
+        due = min(sends, due)
         # what ends elsewhere may send a request as soon as it does
         until = min([due, *(one.next_ps for one in replicas if one is not replicas[first])]) if limited else due
         at, finished = replicas[first].act(until)

@@ -33,10 +33,13 @@ class Side:
 
 @record
 class Handover:
-    """Times between both sides, picoseconds: the proxy's, and how long blocks are kept for who does not ask."""
+    """Times between both sides, picoseconds: the proxy's, how long blocks are kept for who does not ask, and what
+    the other side needs for a token of the text, which it gets as well.
+    """
 
     proxy_ps: int
     lease_ps: int
+    token_ps: int = 0
 
 
 @dataclass
@@ -121,7 +124,8 @@ class Disaggregated:
             for request in finished:
                 path = self._paths[request.number]
                 path.expires_ps = at_ps + self._handover.lease_ps
-                heapq.heappush(self._later, (at_ps + self._handover.proxy_ps, 0, request.number))
+                read_ps = self._handover.proxy_ps + self._handover.token_ps * request.prompt
+                heapq.heappush(self._later, (at_ps + read_ps, 0, request.number))
                 heapq.heappush(self._later, (path.expires_ps, 1, request.number))
             return at_ps, []
         self._start_loads(worker)

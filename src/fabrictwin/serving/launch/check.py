@@ -27,6 +27,7 @@ from fabrictwin.serving.launch.container import Container, read_containers
 from fabrictwin.serving.network.placement import Placement, place
 from fabrictwin.serving.predict import Prediction, predict
 from fabrictwin.serving.report.server import cache_lines
+from fabrictwin.serving.step.kernels import MARLIN
 
 Kind = Literal["refused", "warned", "silent", "left out", "logged"]
 LINES = 4
@@ -66,6 +67,9 @@ def check(spec: Spec, given: str, *, seed: int | None = None) -> Check:
     if any(finding.kind == "refused" for finding in findings):
         return Check(tuple(findings), None)
     asked = _asked(spec, launch, container)
+    marlin = _takes_marlin(spec, launch)
+    if marlin:
+        asked = _with_serving(asked, moe_backend="marlin")
     try:
         serving = serving_section(asked)
         ready = server(asked, serving)
@@ -73,7 +77,8 @@ def check(spec: Spec, given: str, *, seed: int | None = None) -> Check:
         findings.append(Finding("refused", _bare(error)))
         return Check(tuple(findings), None)
     findings += _silent(serving, ready)
-    findings += [Finding("left out", f"--{name}: {what}") for name, what in launch.left_out.items()]
+    left_out = {name: what for name, what in launch.left_out.items() if not (marlin and name == "moe-backend")}
+    findings += [Finding("left out", f"--{name}: {what}") for name, what in left_out.items()]
     findings += [Finding("logged", line) for line in (*cache_lines(ready), *_network_lines(asked, serving))]
     return Check(tuple(findings), predict(asked, seed=seed))
 
@@ -109,9 +114,31 @@ def _asked(spec: Spec, launch: Launch, container: Container | None) -> Spec:
     if container is not None and not container.rdma_devices:
         faults.append({"host": "*", "cause": "no-rdma-devices"})
     asked = spec.with_({"faults": faults, **({"nccl": nccl} if nccl else {})})
-    if launch.environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0").lower() in ("1", "true"):
+    if _is_set(launch, "VLLM_ALLOW_LONG_MAX_MODEL_LEN"):
         kept["allow_long_max_model_len"] = True
     return asked.model_copy(update={"workload": {"serving": {**kept, **launch.settings}}})
+
+
+def _with_serving(spec: Spec, **settings: Any) -> Spec:
+    return spec.model_copy(update={"workload": {"serving": {**dict(spec.workload)["serving"], **settings}}})
+
+
+def _takes_marlin(spec: Spec, launch: Launch) -> bool:
+    """Return True where Marlin is asked for, by option or by the variable that came before, and is modelled."""
+    asked = launch.launch.get("moe-backend", "auto")
+    by_variable = asked == "auto" and _is_set(launch, "VLLM_MXFP4_USE_MARLIN")
+    if asked != "marlin" and not by_variable:
+        return False
+    own = serving_section(spec).model_copy(update={"quantization": launch.settings.get("quantization", "auto")})
+    try:
+        stored = own.weights(own.read_model(spec.folder)).experts
+    except ConfigError:  # told of the server
+        return False
+    return stored == "mxfp4" if by_variable else stored in MARLIN
+
+
+def _is_set(launch: Launch, variable: str) -> bool:
+    return launch.environment.get(variable, "0").lower() in ("1", "true")
 
 
 def _world(launch: Launch) -> tuple[int, int]:

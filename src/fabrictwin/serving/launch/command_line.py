@@ -86,6 +86,7 @@ LAUNCH: Mapping[str, Callable[[str], Any]] = {
     "data-parallel-rpc-port": whole,
     "data-parallel-start-rank": whole,
     "data-parallel-backend": str,
+    "moe-backend": str,
 }
 LAUNCH_SWITCHES = ("headless",)
 REFUSED = {
@@ -218,7 +219,7 @@ def read_launch(text: str, environment: Mapping[str, str] | None = None, release
     model, options = _options(words, release)
     settings = {name.replace("-", "_"): value for name, value in options.items() if name in _OF_SETTINGS}
     launch = {name: value for name, value in options.items() if name in LAUNCH or name in LAUNCH_SWITCHES}
-    left_out = {name: what for name, what in LEFT_OUT.items() if options.get(name)}
+    left_out = {name: what for name, what in LEFT_OUT.items() if options.get(name) not in (None, False, "auto")}
     return Launch(model, settings, launch, variables, left_out, ray, len(servers))
 
 

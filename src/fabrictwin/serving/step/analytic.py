@@ -93,7 +93,9 @@ class AnalyticCost:
         self._served = served
         self._model = model = served.model
         self._tp = served.group.size
-        self._kernels = Kernels(served.gpu, served.weights, served.kv_bytes, clamped=model.clamped)
+        self._kernels = Kernels(
+            served.gpu, served.weights, served.kv_bytes, clamped=model.clamped, moe_backend=served.experts.backend
+        )
         points = _points(max_tokens)
         sparse = model.sparse_layers
         kinds = {kind: layers for kind, layers in ((False, model.layers - sparse), (True, sparse)) if layers}

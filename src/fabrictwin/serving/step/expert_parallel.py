@@ -17,6 +17,8 @@ from fabrictwin.serving.step.deepep import DeepEp
 from fabrictwin.workload.model.model_sizes import Model
 
 Backend = Literal["allgather_reducescatter", "deepep_high_throughput", "deepep_low_latency"]
+MoeBackend = Literal["auto", "marlin"]
+"""Kernels of experts by vLLM's names (`--moe-backend`)."""
 CHUNK_TOKENS = 256
 VALUE_BYTES = 2
 
@@ -77,6 +79,7 @@ class ExpertLayout:
         traffic: Ways of tokens to them, None without data parallelism.
         reduces: An all-reduce of the tensor parallel group ends the layer.
         padded: Each expert's tokens are padded to blocks of 128 rows, which are all worked on (DeepGEMM).
+        backend: Kernels that were asked for.
     """
 
     data: int = 1
@@ -85,6 +88,7 @@ class ExpertLayout:
     traffic: Traffic | None = None
     reduces: bool = True
     padded: bool = False
+    backend: MoeBackend = "auto"
 
     @property
     def ranks(self) -> int:

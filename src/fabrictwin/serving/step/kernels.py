@@ -4,8 +4,9 @@ Linear layers are products with their cast, logits and routers products in 16 bi
 blocks of all chunks together, that of decodes the KV that they read. Fused experts take what was measured where
 tokens fall on experts by a power law of 1.01, in fp8 with a scale for every block, as published mixtures have.
 Small kernels take at least what LLMServingSim's profiles show of norms and rotations. Weights of 4 bits are
-widened to 16 while they are read where the GPU multiplies no fp4, and always where they are int4 or MXFP4
-(Marlin). Heads of any size are corrected as those of 128 are.
+widened to 16 while they are read where the GPU multiplies no fp4, and always where they are int4 or MXFP4; Marlin
+does it but for MXFP4, which has kernels of its own on Hopper and Blackwell (`runs_marlin`). Heads of any size are
+corrected as those of 128 are.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from math import log2
 import numpy as np
 
 from fabrictwin import catalog
+from fabrictwin.serving.step.expert_parallel import MoeBackend
 from fabrictwin.workload.model.model_blocks import WIDE, Experts, Weights
 from fabrictwin.workload.operators import attention, grouped, tables
 from fabrictwin.workload.operators.measurements import exponent_of
@@ -27,26 +29,44 @@ SMALL_US = 2.4
 """Least time of a norm, a rotation or an activation (LLMServingSim's profiles: 1.9 to 2.9)."""
 UNEVEN = "power_law_1.01"
 BLACKWELL = 10  # its compute capability
-EXPERT_TYPES = {"fp8": "fp8-block"}
+EXPERT_TYPES = {"none": "bf16", "fp8": "fp8-block"}
+MARLIN = {"int4": "marlin-int4", "fp4": "marlin-fp4", "mxfp4": "marlin"}
+"""Types by how weights are stored that Marlin widens."""
 PADDED_TO = {9: (1, 64), 10: (256, 256)}
 MARLIN_PADS = (256, 128)
 """Multiples that vLLM pads hidden and inner width of MXFP4 experts to, by generation: Triton's kernels on Hopper,
 TensorRT-LLM's on Blackwell, Marlin elsewhere (`fused_moe/oracle/mxfp4.py` of 0.19)."""
 
 
-def padded_widths(gpu: str, weights: Weights, hidden: int, inner: int) -> tuple[int, int]:
+def runs_marlin(gpu: str, stored: str, asked: MoeBackend = "auto") -> bool:
+    """Return True where Marlin runs experts that are stored so (`fused_moe/oracle` of 0.19)."""
+    if stored == "mxfp4":
+        return asked == "marlin" or tables.generation(gpu) not in PADDED_TO
+    return stored in MARLIN and stored not in catalog.gpu(gpu).peak_flops
+
+
+def padded_widths(
+    gpu: str, weights: Weights, hidden: int, inner: int, asked: MoeBackend = "auto"
+) -> tuple[int, int]:
     """Return the hidden and inner width that a GPU's experts are stored and computed with."""
     if weights.experts != "mxfp4":
         return hidden, inner
-    pads = PADDED_TO.get(tables.generation(gpu), MARLIN_PADS)
+    marlin = runs_marlin(gpu, weights.experts, asked)
+    pads = MARLIN_PADS if marlin else PADDED_TO[tables.generation(gpu)]
     return -(-hidden // pads[0]) * pads[0], -(-inner // pads[1]) * pads[1]
 
 
 def _type_of(gpu: str, stored: str) -> str:
-    """Return the type that a GPU's kernels work with on weights that are stored so."""
-    if stored == "fp4" and "fp4" not in catalog.gpu(gpu).peak_flops:
-        return "w4"
-    return {"none": "bf16", "int4": "w4", "mxfp4": "w4"}.get(stored, stored)
+    """Return the type that a GPU's linear layers work with on weights that are stored so."""
+    if stored in MARLIN and stored not in catalog.gpu(gpu).peak_flops:
+        return MARLIN[stored]
+    return "bf16" if stored == "none" else stored
+
+
+def _type_of_experts(gpu: str, stored: str, asked: MoeBackend) -> str:
+    if runs_marlin(gpu, stored, asked):
+        return MARLIN[stored]
+    return EXPERT_TYPES.get(stored, stored)
 
 
 def _table(family: str, gpu: str, *types: str) -> Table:
@@ -64,7 +84,15 @@ def _linear_us(gpu: str, precision: str, m: int, n: int, k: int) -> float:
 class Kernels:
     """Times of kernels on one GPU with weights that are stored in some way, microseconds."""
 
-    def __init__(self, gpu: str, weights: Weights = WIDE, kv_bytes: float = 2.0, *, clamped: bool = False) -> None:
+    def __init__(
+        self,
+        gpu: str,
+        weights: Weights = WIDE,
+        kv_bytes: float = 2.0,
+        *,
+        clamped: bool = False,
+        moe_backend: MoeBackend = "auto",
+    ) -> None:
         entry = catalog.gpu(gpu)
         self.gpu = entry
         self._linear = _type_of(gpu, weights.linear)
@@ -72,14 +100,13 @@ class Kernels:
         self._kv_bytes = kv_bytes
         self._prompts = _table("prompts", gpu, kept)
         self._decodes = _table("decodes", gpu, kept)
-        kind = _type_of(gpu, weights.experts)
-        known = f"{EXPERT_TYPES.get(kind, kind)}/{UNEVEN}"
+        known = f"{_type_of_experts(gpu, weights.experts, moe_backend)}/{UNEVEN}"
         # Blackwell's fastest kernels do not clamp what SwiGLU reads, but for MXFP4, whose models all do
         others = [f"{known}/clamped"] if clamped and tables.generation(gpu) == BLACKWELL else []
         others = [] if weights.experts == "mxfp4" else others
         self._experts = _table("experts", gpu, *others, known, f"bf16/{UNEVEN}")
         self._unevenness = exponent_of(UNEVEN)
-        self._weights = weights
+        self._weights, self._moe_backend = weights, moe_backend
         self._attention_chip = tables.chip_of(gpu, "prompts", kept)
         self._decoding: dict[tuple[int, int, int], Callable[[float], float]] = {}
         self._measured_rate = float(entry.memory_bandwidth_measured.value) / 8 / 1e6
@@ -104,11 +131,16 @@ class Kernels:
         `inner` is an expert's width on this rank, `ups` its matrices up; `ranks` share the experts.
         """
         chip = tables.chip_of(self.gpu.name, "experts", self._experts.type)
-        hidden, inner = padded_widths(self.gpu.name, self._weights, hidden, inner)
+        pad = 0.0
+        if self._experts.type.startswith(MARLIN["mxfp4"]):  # what was measured of others has its padding in it
+            widths = padded_widths(self.gpu.name, self._weights, hidden, inner, self._moe_backend)
+            if widths[0] > hidden:
+                pad = self.small(tokens * (hidden + widths[0]) * WIDE_BYTES)
+            hidden, inner = widths
         shape = np.array(
             [[tokens, hidden, inner, experts.top_k, experts.count, ranks, ups, self._unevenness]], float
         )
-        return float(self._experts.time_us(chip, shape)[0])
+        return pad + float(self._experts.time_us(chip, shape)[0])
 
     def padded_experts(
         self, tokens: int, experts: Experts, hidden: int, inner: int, ups: int, *, ranks: int = 1

@@ -49,6 +49,7 @@ NAMES = {
     ("shard", "reduce_scatter"): "gradient reduce-scatter",
 }
 CATEGORIES = {"tp": "tp", "slices": "pp", "cp": "cp", "ep": "ep", "expert_tp": "ep", "shard": "dp"}
+_ACROSS = -1  # in place of a class of units: all of them
 _STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 
 
@@ -223,6 +224,8 @@ class Groups(Generic[C]):
         self.job, self.cells, self.target, self.factory = job, cells, target, factory
         self.made: dict[tuple[object, ...], list[Made]] = {}
         self._inside: dict[str, list[tuple[I64, list[int]]]] = {}
+        # by group, stage and class of units, or of all units
+        self._ranks: dict[tuple[str, int, int], list[tuple[I64, list[int]]]] = {}
         self._rough_ps: dict[tuple[str, str, int, int], float] = {}
         self.sm_count = catalog.gpu(job.hardware.gpu).sm_count.value
 
@@ -243,23 +246,34 @@ class Groups(Generic[C]):
         if key not in self.made:
             made = []
             name = f"{NAMES[collective.group, collective.kind]}, stage {stage}"
-            for positions, classes in self.positions(collective.group):
-                if positions.shape[1] == 1:
-                    continue
-                groups = self.job.layout.grid[stage][units][:, positions].reshape(-1, positions.shape[1])
+            for groups, classes in self._within(collective.group, stage, units, number):
                 communication = self.factory.collective(collective, groups, name)
                 made.append((self.target.communication(communication, [actors[a] for a in classes]), classes))
             self.made[key] = made
         return self.made[key]
 
+    def _within(self, group: str, stage: int, units: I64, number: int) -> list[tuple[I64, list[int]]]:
+        """([groups, n] ranks of one class of units, the classes of positions that they touch), made once."""
+        key = group, stage, number
+        if key not in self._ranks:
+            grid = self.job.layout.grid[stage][units]
+            self._ranks[key] = [
+                (grid[:, positions].reshape(-1, positions.shape[1]), classes)
+                for positions, classes in self.positions(group)
+                if positions.shape[1] > 1
+            ]
+        return self._ranks[key]
+
     def across(self, group: str, stage: int) -> list[tuple[I64, list[int]]]:
         """([groups, n] ranks of all units that hold the same, the classes of positions that they touch)."""
-        grid = self.job.layout.grid[stage]
-        found = []
-        for positions, classes in self.positions(group):
-            ranks = grid[:, positions].transpose(1, 0, 2).reshape(len(positions), -1)
-            found.append((ranks, classes))
-        return found
+        key = group, stage, _ACROSS
+        if key not in self._ranks:
+            grid = self.job.layout.grid[stage]
+            self._ranks[key] = [
+                (grid[:, positions].transpose(1, 0, 2).reshape(len(positions), -1), classes)
+                for positions, classes in self.positions(group)
+            ]
+        return self._ranks[key]
 
     # --- how long, roughly: to know how much compute a communication slows by the multiprocessors that it takes
 

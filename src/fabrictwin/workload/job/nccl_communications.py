@@ -19,21 +19,20 @@ import numpy.typing as npt
 
 from fabrictwin.base.arrays import I32, I64, starts_of
 from fabrictwin.base.capabilities import capabilities_of
-from fabrictwin.base.grouped import grouped
 from fabrictwin.base.records import record
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.faults import HostCause, host_causes
 from fabrictwin.cluster.spec.calibration_file import CollectiveCorrections
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.fabric.fabric import NONE, Fabric
-from fabrictwin.nccl.communicator.communicator import initialise
+from fabrictwin.nccl.communicator.communicator import Communicator, initialise
 from fabrictwin.nccl.lowering.lower import IN_SWITCH, NAMES, Lowering
 from fabrictwin.nccl.lowering.tasks import COLLECTIVE, Kind, Task
 from fabrictwin.nccl.settings.settings import Settings
 from fabrictwin.nccl.settings.spec_section import job_settings
 from fabrictwin.nccl.topology.graph_types import Algorithm
 from fabrictwin.nccl.tuning.step_costs import calibration
-from fabrictwin.nccl.tuning.tuner import Call, Choice, Tuner, tuner
+from fabrictwin.nccl.tuning.tuner import Call, Choice, Tuner, shape_of
 from fabrictwin.program import patterns
 from fabrictwin.program.program import Channels, Communication, Connections, Seat
 
@@ -101,6 +100,42 @@ class _Lowered:
     edges: patterns.Edges
     replaced: tuple[str, str, str] | None = None  # see `Library.replaced`
 
+    @property
+    def connections(self) -> Connections:
+        """Its connections, which NCCL's lowering gives every communication."""
+        found = self.communication.transport.connections
+        assert found is not None
+        return found
+
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """A key of who is where in it, over which connections: the same for other sizes."""
+        channels = self.communication.channels
+        columns = channels.rank_start, channels.ranks, channels.parent, channels.shift, channels.seats
+        return (id(self.connections), *(column.tobytes() for column in columns))
+
+
+@record
+class _Placed:
+    """Where the channels of all groups are that act together: what is the same for other sizes."""
+
+    rank_start: I32
+    ranks: I32
+    parent: I32
+    shift: I32
+    seat: npt.NDArray[np.int8] | None
+    connections: Connections
+    of: tuple[_Lowered, ...]  # what it was made from
+
+
+@record
+class _Kept:
+    """Findings about groups that were asked about."""
+
+    lie: dict[bytes, list[tuple[bytes, I64]]] = field(default_factory=dict)  # how, and which of them, by digest
+    placed: dict[tuple[object, ...], _Placed] = field(default_factory=dict)
+    tuners: dict[tuple[object, ...], Tuner] = field(default_factory=dict)  # by what the cost model reads
+
 
 @dataclass
 class Library:
@@ -114,7 +149,7 @@ class Library:
     # (collective, algorithm of NCCL's choice, the one instead)
     replaced: set[tuple[str, str, str]] = field(default_factory=set)
     _known: dict[bytes, _Known] = field(default_factory=dict)
-    _lie: dict[bytes, list[tuple[bytes, I64]]] = field(default_factory=dict)
+    _kept: _Kept = field(default_factory=_Kept)
 
     def collective(
         self, kind: Kind, groups: I64, size_bytes: int, *, element_bytes: int, name: str, root: int = 0
@@ -129,23 +164,34 @@ class Library:
 
     def _together(self, groups: I64, task: Task, name: str) -> Communication:
         groups = np.asarray(groups, np.int64)
-        parts: list[Communication] = []
-        for lie, members in self._alike(groups):
-            known = self._communicator(lie, groups[members[0]])
-            parts.append(self._copied(self._lowered(known, task), groups[members], known))
-        whole = parts[0]
-        if len(parts) > 1:
-            used = [part.transport.connections for part in parts]
-            whole = grouped(
-                replace(whole, channels=_joined_channels([part.channels for part in parts])),
-                {
-                    "connections": _joined([each for each in used if each is not None]),
-                    # what is charged once for all is the slowest's
-                    "base_ps": max(part.costs.base_ps for part in parts),
-                    "rate_share": min(part.transport.rate_share for part in parts),
-                },
-            )
-        return replace(whole, name=name, groups=len(groups))
+        digest, alike = self._alike(groups)
+        known = [self._communicator(lie, groups[members[0]]) for lie, members in alike]
+        parts = [self._lowered(one, task) for one in known]
+        members = [groups[rows] for _, rows in alike]
+        key = (digest, *(part.layout for part in parts))
+        if key not in self._kept.placed:
+            placed = self._place(parts, members, known)
+            if sum(len(each.connections) for each in self._kept.placed.values()) > _EDGES_KEPT:
+                self._kept.placed.clear()
+            self._kept.placed[key] = placed
+        placed, whole = self._kept.placed[key], parts[0].communication
+        channels = [part.communication.channels for part in parts]
+        columns = {name: _tiled(channels, members, name) for name in _BY_CHANNEL}
+        joined = Channels(
+            rank_start=placed.rank_start,
+            ranks=placed.ranks,
+            parent=placed.parent,
+            shift=placed.shift,
+            seat=placed.seat,
+            element_bytes=whole.channels.element_bytes,
+            **columns,
+        )
+        # what is charged once for all is the slowest's
+        each = [part.communication for part in parts]
+        costs = replace(whole.costs, base_ps=max(one.costs.base_ps for one in each))
+        rate_share = min(one.transport.rate_share for one in each)
+        transport = replace(whole.transport, rate_share=rate_share, connections=placed.connections)
+        return replace(whole, name=name, groups=len(groups), channels=joined, costs=costs, transport=transport)
 
     def _lowered(self, known: _Known, task: Task) -> _Lowered:
         """Lower a task once for all groups that lie alike. Raises ConfigError."""
@@ -171,10 +217,13 @@ class Library:
 
     # ------------------------------------------------------------------ groups that lie alike
 
-    def _alike(self, groups: I64) -> list[tuple[bytes, I64]]:
-        """(how they lie, rows of `groups`): GPUs of hosts, kinds of hosts, and which ranks share one."""
+    def _alike(self, groups: I64) -> tuple[bytes, list[tuple[bytes, I64]]]:
+        """(a digest of the groups, (how they lie, rows of `groups`) of all that are alike).
+
+        They lie alike with the same GPUs of hosts, kinds of hosts, and ranks that share one.
+        """
         name = hashlib.blake2b(groups.tobytes() + bytes(str(groups.shape), "ascii"), digest_size=16).digest()
-        if name not in self._lie:
+        if name not in self._kept.lie:
             fabric = self.hosts.fabric
             node = self.rank_node[groups]
             host = fabric.node_host[node].astype(np.int64)
@@ -183,8 +232,8 @@ class Library:
             keys = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).reshape(-1)
             _, first, which = np.unique(keys, return_index=True, return_inverse=True)
             by_kind = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
-            self._lie[name] = [(keys[first[k]].tobytes(), by_kind[k]) for k in np.argsort(first).tolist()]
-        return self._lie[name]
+            self._kept.lie[name] = [(keys[first[k]].tobytes(), by_kind[k]) for k in np.argsort(first).tolist()]
+        return name, self._kept.lie[name]
 
     @property
     def notes(self) -> list[str]:
@@ -226,21 +275,41 @@ class Library:
         if key not in self._known:
             comm = initialise(self.hosts, nodes, settings=self.settings, version=str(self.settings.release))
             costs = calibration().of(comm).corrected(self.corrections)
-            self._known[key] = _Known(nodes, Lowering(comm, costs=costs), tuner(comm))
+            self._known[key] = _Known(nodes, Lowering(comm, costs=costs), self._tuner(comm))
         return self._known[key]
 
-    def _copied(self, lowered: _Lowered, groups: I64, known: _Known) -> Communication:
-        """A communication of one group, for all of them. Switches of the network are the known one's."""
-        one, count = lowered.communication, len(groups)
-        channels = one.channels
-        switches = channels.seats == Seat.SWITCH
-        ranks = np.where(switches, channels.ranks, groups[:, np.where(switches, 0, channels.ranks)])
-        transport = one.transport
-        if transport.connections is not None:
-            moved = self._moved(transport.connections, lowered.edges, groups, known)
-            transport = replace(transport, connections=moved)
-        copies = replace(_joined_channels([channels] * count), ranks=ranks.reshape(-1).astype(np.int32))
-        return replace(one, channels=copies, transport=transport)
+    def _tuner(self, comm: Communicator) -> Tuner:
+        """The tuner of a communicator, one for all that its cost model does not tell apart."""
+        shape, settings = shape_of(comm), comm.settings
+        key = (id(settings), *shape.figures)
+        if key not in self._kept.tuners:
+            self._kept.tuners[key] = Tuner(shape, settings)
+        return self._kept.tuners[key]
+
+    def _place(self, parts: list[_Lowered], members: list[I64], known: list[_Known]) -> _Placed:
+        """Communications of one group each, for all of the groups that lie alike. Switches are the known one's."""
+        channels = [part.communication.channels for part in parts]
+        ranks = []
+        for each, groups in zip(channels, members, strict=True):
+            switches = each.seats == Seat.SWITCH
+            ranks.append(np.where(switches, each.ranks, groups[:, np.where(switches, 0, each.ranks)]).reshape(-1))
+        sizes = [
+            np.tile(np.diff(each.rank_start), len(groups)) for each, groups in zip(channels, members, strict=True)
+        ]
+        seats = any(each.seat is not None for each in channels)
+        moved = [
+            self._moved(part.connections, part.edges, groups, one)
+            for part, groups, one in zip(parts, members, known, strict=True)
+        ]
+        return _Placed(
+            rank_start=starts_of(np.concatenate(sizes)).astype(np.int32),
+            ranks=np.concatenate(ranks).astype(np.int32),
+            parent=_tiled(channels, members, "parent"),
+            shift=_tiled(channels, members, "shift"),
+            seat=_tiled(channels, members, "seats") if seats else None,
+            connections=_joined(moved),
+            of=tuple(parts),
+        )
 
     def _moved(self, how: Connections, edges: patterns.Edges, groups: I64, known: _Known) -> Connections:
         """Connections of the known one as each has them, one after the other: alike adapters and processors."""
@@ -276,18 +345,18 @@ def _first_on_host(host: I64) -> I64:
     return first
 
 
+_BY_CHANNEL = ("pattern", "payload_bytes", "offset_bytes", "chunk_bytes")
+
+
+def _tiled(channels: list[Channels], members: list[I64], name: str) -> np.ndarray:
+    """A column of channels of one group each, for all groups that lie like it, one after the other."""
+    return np.concatenate(
+        [np.tile(getattr(each, name), len(groups)) for each, groups in zip(channels, members, strict=True)]
+    )
+
+
 def _joined(parts: list[Connections]) -> Connections:
+    if len(parts) == 1:
+        return parts[0]
     names = [f.name for f in fields(Connections)]
     return Connections(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
-
-
-def _joined_channels(parts: list[Channels]) -> Channels:
-    columns = ("pattern", "ranks", "parent", "shift", "payload_bytes", "offset_bytes", "chunk_bytes")
-    sizes = np.concatenate([np.diff(part.rank_start) for part in parts])
-    seats = any(part.seat is not None for part in parts)
-    return Channels(
-        rank_start=starts_of(sizes).astype(np.int32),
-        element_bytes=parts[0].element_bytes,
-        seat=np.concatenate([part.seats for part in parts]) if seats else None,
-        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in columns},
-    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fabrictwin.base.records import record
 from fabrictwin.workload.layers.roofline import NOTHING, Cost
@@ -57,6 +57,7 @@ class Stretch(NamedTuple):
 
 
 Item = Compute | Start | Wait
+COMPUTE, STRETCH, START, WAIT = range(4)  # items as numbers
 
 
 @dataclass
@@ -186,4 +187,19 @@ class FixedScript(Script):
                 found.append(item)
         if own is not None:
             found.append(Compute(*own))  # what comes behind the script may join it
+        return tuple(found)
+
+    @cached_property
+    def coded(self) -> tuple[tuple[int, Any, Any, Any], ...]:
+        """Return `joined` for a loop: of compute (its label, ps, kernels), of communications (key, collective)."""
+        found: list[tuple[int, Any, Any, Any]] = []
+        for item in self.joined:
+            if isinstance(item, Compute):
+                found.append((COMPUTE, LABELS[item.part], item.cost.ps, item.cost.kernels))
+            elif isinstance(item, Stretch):
+                found.append((STRETCH, None, item.cost.ps, item.cost.kernels))
+            elif isinstance(item, Start):
+                found.append((START, ("script", item.key), item.collective, None))
+            else:
+                found.append((WAIT, ("script", item.key), None, None))
         return tuple(found)

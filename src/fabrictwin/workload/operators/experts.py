@@ -36,6 +36,8 @@ BOUNDS: Mapping[str, tuple[float, float, float]] = {
 """launch; peak, memory: shares of the data sheet's; tile, narrow, step: as of products; hidden, inner: times that
 a row's hidden and inner values are moved; expert: for each expert that is met; power: what long kernels lose;
 sectors: what products lose whose rows do not begin on sectors of memory."""
+WIDENED_BOUNDS = {**BOUNDS, "sort": (0.0005, 0.01, 0.3)}
+"""Those of Marlin: with the time that each expert of all costs when tokens are sorted by expert."""
 SECTOR_BYTES = 32
 MOST_PASSES = 8
 DRAWS = 5  # as the measurements were: each is the mean of five
@@ -70,7 +72,8 @@ def experts_us(constants: Mapping[str, float], chip: Chip, form: Format, shapes:
         * (constants["hidden"] * hidden + constants["inner"] * ups / 2 * inner)
         / chip.bytes_per_us
     )
-    times: F64 = constants["launch"] + body + moved + constants["expert"] * met
+    sort = constants.get("sort", 0.0) * shapes[:, 4]
+    times: F64 = constants["launch"] + sort + body + moved + constants["expert"] * met
     return times
 
 

@@ -19,14 +19,19 @@ FORMATS = {
     "fp8": Format(1.0, cast=True),
     "fp8-block": Format(1.0 + 4 / 128, cast=True),
     "fp4": Format(0.5 + 1 / 16, cast=True),
-    "w4": Format(2.0, cast=False, stored_bytes=0.5 + 1 / 16),
+    "mxfp4": Format(2.0, cast=False, stored_bytes=0.5 + 1 / 32),
+    "marlin": Format(2.0, cast=False, stored_bytes=0.5 + 1 / 32),
+    "marlin-fp4": Format(2.0, cast=False, stored_bytes=0.5 + 1 / 16),
+    "marlin-int4": Format(2.0, cast=False, stored_bytes=0.5 + 2 / 128),
 }
-"""Types of operands, with the bytes of their scales: one of 4 bytes for 128 values, or of one byte for 16.
+"""Types of operands, with the bytes of their scales: one of 4 bytes for 128 values, or of one byte for 16 or 32.
 
-w4: weights of 4 bits that a kernel widens to 16 as it reads them (Marlin). Nothing was measured of these: they
-take the constants of 16 bits.
+Weights of 4 bits that a kernel widens to 16 as it reads them: `mxfp4` by Triton's or TensorRT-LLM's, `marlin` by
+Marlin, with the scales of MXFP4, of NVFP4 or of int4.
 """
-WIDENED = {"w4": "bf16"}
+WIDENED = "marlin"
+STAND_INS = {"products": "bf16", "experts": WIDENED}
+"""By family the type whose constants weights take that Marlin widens: of its products nothing was measured."""
 
 
 @record

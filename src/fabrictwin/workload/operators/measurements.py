@@ -24,7 +24,15 @@ from fabrictwin.base.errors import ConfigError, quoted
 from fabrictwin.base.records import record
 from fabrictwin.base.textfile import MAX_BYTES, read_bytes
 
-TYPES = {"bfloat16": "bf16", "float16": "bf16", "fp8": "fp8", "fp8_block": "fp8-block", "nvfp4": "fp4"}
+TYPES = {
+    "bfloat16": "bf16",
+    "float16": "bf16",
+    "fp8": "fp8",
+    "fp8_block": "fp8-block",
+    "nvfp4": "fp4",
+    "int4_wo": "int4",
+    "w4a16_mxfp4": "mxfp4",
+}
 US_PER_MS = 1000.0
 UNGATED = ((2688, 1856, 6, 128), (1024, 2688, 22, 512), (2048, 5120, 22, 512))
 """Hidden, inner, experts a token and in all of Nemotron 3, whose experts have one matrix up and squared ReLU; the

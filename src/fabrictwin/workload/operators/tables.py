@@ -18,7 +18,8 @@ from fabrictwin.base.arrays import F64
 from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
 from fabrictwin.catalog.kernels import kernel_constants, kernel_residuals
-from fabrictwin.workload.operators.families import FAMILIES, FORMATS, WIDENED
+from fabrictwin.workload.operators.experts import WIDENED_BOUNDS
+from fabrictwin.workload.operators.families import FAMILIES, FORMATS, STAND_INS, WIDENED
 from fabrictwin.workload.operators.fitting import fit_constants, spread_out
 from fabrictwin.workload.operators.measurements import Measured
 from fabrictwin.workload.operators.products import WITHOUT_CAST, Chip, Format
@@ -78,11 +79,11 @@ def chip_of(gpu: str, family: str, name: str) -> Chip:
 def table(family: str, gpu: str, name: str, library: str = "") -> Table | None:
     """Return the table of a family in a type, of the GPU or the nearest that was measured; None if none was.
 
-    Without a `library` the first that was measured. A type whose weights are widened takes what it is widened to.
+    Without a `library` the first that was measured. Weights that are widened take the table of all of them.
     """
     kind, _, load = name.partition("/")
-    if kind in WIDENED:
-        found = table(family, gpu, f"{WIDENED[kind]}/{load}" if load else WIDENED[kind], library)
+    if kind.partition("-")[0] == WIDENED and kind != STAND_INS[family]:
+        found = table(family, gpu, f"{STAND_INS[family]}/{load}" if load else STAND_INS[family], library)
         return replace(found, type=name) if found else None
     known = kernel_constants()
     measured: dict[str, tuple[str, ...]] = {}
@@ -129,6 +130,8 @@ def fit_table(gpu: str, measured: Measured, *, residuals: bool = True, seed: int
     bounds = family.bounds
     if measured.family == "products" and not form.cast:
         bounds = {name: bounds[name] for name in WITHOUT_CAST}
+    if measured.family == "experts" and measured.type.startswith(WIDENED):
+        bounds = WIDENED_BOUNDS
     chip = chip_of(gpu, measured.family, measured.type)
     points = family.points(measured.shapes)
     chosen = spread_out(points, FITTED_TO, seed=seed)

@@ -23,6 +23,7 @@ from fabrictwin.workload.layers.pass_script import Collective, Kind
 from fabrictwin.workload.step.timed_pass import PassTime
 
 Make = Callable[[I64, int], tuple[Communication, ...]]
+Place = tuple[I64, tuple[object, ...]]  # groups that stand for others, a key of how they lie on hosts
 
 
 class CommunicationTimes:
@@ -62,33 +63,48 @@ class CommunicationTimes:
         hosts = self._host[groups]
         return groups[hosts[:, 0] == hosts[0, 0]] if (hosts == hosts[:, :1]).all() else groups
 
+    def place(self, groups: I64) -> Place:
+        """Return who stands for all of the groups, and where they lie."""
+        some = self._representatives(groups)
+        return some, self.placement_key(some)
+
     def of(
-        self, category: str, what: tuple[object, ...], groups: I64, size_bytes: int, step: int, make: Make
+        self,
+        category: str,
+        what: tuple[object, ...],
+        groups: I64,
+        size_bytes: int,
+        step: int,
+        make: Make,
+        place: Place | None = None,
     ) -> float:
-        """The ps that one takes: between the powers of two times `step` bytes around the size, linearly."""
+        """The ps that one takes: between the powers of two times `step` bytes around the size, linearly.
+
+        `place` is that of the groups, where the caller has it.
+        """
+        at = self.place(groups) if place is None else place
         if self._scale:
             hosts = self._host[groups]
-            place = "inside" if (hosts == hosts[:, :1]).all() else "between"
-            share = self._scale.get(category, 1.0) * self._scale.get(place, 1.0)
-            return share * self._of(what, groups, size_bytes, step, make) if share else 0.0
-        return self._of(what, groups, size_bytes, step, make)
+            where = "inside" if (hosts == hosts[:, :1]).all() else "between"
+            share = self._scale.get(category, 1.0) * self._scale.get(where, 1.0)
+            return share * self._of(what, at, size_bytes, step, make) if share else 0.0
+        return self._of(what, at, size_bytes, step, make)
 
-    def _of(self, what: tuple[object, ...], groups: I64, size_bytes: int, step: int, make: Make) -> float:
-        groups = self._representatives(groups)
-        place = self.placement_key(groups)
+    def _of(self, what: tuple[object, ...], at: Place, size_bytes: int, step: int, make: Make) -> float:
+        groups, key_of_place = at
         units = max(size_bytes / step, 1.0)
         low = 1 << (int(units).bit_length() - 1)
         counts = (low,) if units == low else (low, 2 * low)
-        keys = {count * step: (*what, *place, count * step) for count in counts}
+        keys = {count * step: (*what, *key_of_place, count * step) for count in counts}
         missing = {size: key for size, key in keys.items() if key not in self._known}
         if missing:
             # bound to the fabric together: looking up ways costs more than the bytes
             found = [make(groups, size) for size in missing]
             taken = self._forms.durations([c for made in found for c in made], self._rank_node)
-            at = 0
+            first = 0
             for key, made in zip(missing.values(), found, strict=True):
-                self._known[key] = float(taken[at : at + len(made)].sum())
-                at += len(made)
+                self._known[key] = float(taken[first : first + len(made)].sum())
+                first += len(made)
         ends = [self._known[key] for key in keys.values()]
         return ends[0] + (ends[-1] - ends[0]) * (units - low) / low
 
@@ -100,6 +116,13 @@ class TimedFactory:
         self.times = times
         self._made = CommunicationFactory(job, times.library, times.hosts_known)
         self.hosts = self._made.hosts
+        self._places: dict[int, tuple[I64, Place]] = {}  # by the array, which is kept so that it stays the one
+
+    def _place(self, groups: I64) -> Place:
+        """The place of groups that are asked about again and again."""
+        if id(groups) not in self._places:
+            self._places[id(groups)] = groups, self.times.place(groups)
+        return self._places[id(groups)][1]
 
     def collective(self, collective: Collective, groups: I64, name: str) -> float:
         """A collective of a pass."""
@@ -111,7 +134,7 @@ class TimedFactory:
         def make(some: I64, size: int) -> tuple[Communication, ...]:
             return (self._made.exchange(some, size // n, "exchange"),)
 
-        return self.times.of("ep", ("all_to_all",), groups, size, 2 * n, make)
+        return self.times.of("ep", ("all_to_all",), groups, size, 2 * n, make, self._place(groups))
 
     def ring(self, kind: Kind, groups: I64, size_bytes: int, name: str, element_bytes: int = 2) -> float:
         """A collective of gradients or parameters, once a step."""
@@ -124,7 +147,8 @@ class TimedFactory:
         if kind == "reduce_scatter" and self.times.library is None:
             kind = "all_gather"  # backwards: the same bytes over the same edges in as many steps
         what = (kind, element_bytes)
-        return self.times.of(category, what, groups, size_bytes, element_bytes * groups.shape[1], make)
+        step = element_bytes * groups.shape[1]
+        return self.times.of(category, what, groups, size_bytes, step, make, self._place(groups))
 
     def send(self, pairs: I64, size_bytes: int, name: str) -> float:
         """Messages between stages."""

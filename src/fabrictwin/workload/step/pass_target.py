@@ -22,7 +22,7 @@ Mark = TypeVar("Mark")  # a point of the pass that something else can wait for
 
 
 @dataclass
-class _Beside:
+class Beside:
     """A communication under way: how long it may still run, how many multiprocessors it takes."""
 
     left_ps: float
@@ -35,7 +35,7 @@ class PassTarget(ABC, Generic[Mark]):
     def __init__(self, groups: Groups[Any], stage: Stage, slow: float) -> None:
         self.groups, self.stage, self.slow = groups, stage, slow
         self._launch_ps = groups.job.training.launch_ps
-        self._beside: dict[object, _Beside] = {}
+        self._beside: dict[object, Beside] = {}
         self._pending_ps, self._pending_kernels = 0.0, 0
         self._label: tuple[str, str] | None = None
 
@@ -69,12 +69,16 @@ class PassTarget(ABC, Generic[Mark]):
 
     def stretch(self, took_ps: float, label: tuple[str, str]) -> None:
         """Compute that takes so long by itself, and longer beside communications that take multiprocessors."""
-        extra = 0.0
+        self._spend(took_ps + self.lost_ps(took_ps), label)
+
+    def lost_ps(self, took_ps: float) -> float:
+        """Time that such compute loses to communications beside it, which are over sooner by it."""
+        lost = 0.0
         for other in self._beside.values():
             if other.sms:
-                extra += slowed_ps(took_ps, other.left_ps, other.sms, self.groups.sm_count)
+                lost += slowed_ps(took_ps, other.left_ps, other.sms, self.groups.sm_count)
                 other.left_ps = max(0.0, other.left_ps - took_ps)
-        self._spend(took_ps + extra, label)
+        return lost
 
     def start(self, key: object, collective: Collective) -> None:
         """Begin a communication after what was done so far."""
@@ -85,7 +89,7 @@ class PassTarget(ABC, Generic[Mark]):
             return
         self._start(key, collective, made)
         left = self.groups.roughly_within_ps(collective, stage.number) if collective.sms else 0.0
-        self._beside[key] = _Beside(left, collective.sms)
+        self._beside[key] = Beside(left, collective.sms)
 
     def wait(self, key: object) -> None:
         """Let nothing after this start before the communication is done."""

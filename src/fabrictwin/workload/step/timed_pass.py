@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from fabrictwin.base.records import record
 from fabrictwin.workload.job.job_communications import Groups, Made
 from fabrictwin.workload.layers.pass_script import (
-    LABELS,
+    COMPUTE,
+    START,
+    STRETCH,
+    WAIT,
     Collective,
-    Compute,
     FixedScript,
     Script,
-    Start,
-    Stretch,
 )
-from fabrictwin.workload.step.pass_target import PassTarget
+from fabrictwin.workload.step.pass_target import Beside, PassTarget
 from fabrictwin.workload.step.step_clock import StepClock
 from fabrictwin.workload.step.step_context import Stage
 
@@ -59,20 +59,56 @@ class TimedPass(PassTarget[float]):
         self._until: dict[object, float] = {}
 
     def lay(self, script: Script) -> None:
-        """Take all items of a script; of one that is fixed, stretches of compute as they were added up."""
+        """Take all items of a script; of one that is fixed, stretches of compute as they were added up.
+
+        A search does this ten thousand times, so that one loop stands for the methods by which other targets take
+        items: the same sums in the same order.
+        """
         if not isinstance(script, FixedScript) or not self.groups.several(script.groups):
             super().lay(script)
             return
-        for item in script.joined:
-            if isinstance(item, Compute):
-                self.compute(item.cost, item.part)
-            elif isinstance(item, Stretch):
-                self.flush()
-                self.stretch(item.cost.took_ps(self._launch_ps) * self.slow, LABELS[item.part])
-            elif isinstance(item, Start):
-                self.start(("script", item.key), item.collective)
+        now, computed, label, launch_ps, slow = self.now, self.computed, self._label, self._launch_ps, self.slow
+        ps, kernels, beside = self._pending_ps, self._pending_kernels, self._beside
+        streams, until = self._streams, self._until
+        for op, what, cost, count in script.coded:
+            if op == COMPUTE and what == label:
+                ps += cost
+                kernels += count
+                continue
+            if op == WAIT and what not in beside:
+                continue
+            if label is not None:  # what was computed so far ends
+                took_ps = max(ps, kernels * launch_ps) * slow
+                if beside:
+                    took_ps += self.lost_ps(took_ps)
+                now += took_ps
+                computed += took_ps
+                ps, kernels, label = 0.0, 0, None
+            if op == COMPUTE:
+                ps, kernels, label = cost, count, what
+            elif op == STRETCH:
+                took_ps = max(cost, count * launch_ps) * slow
+                if beside:
+                    took_ps += self.lost_ps(took_ps)
+                now += took_ps
+                computed += took_ps
+            elif op == START:
+                duration_ps, left_ps = self._takes_ps(cost)
+                free_ps = streams.get(cost.group, 0.0)
+                streams[cost.group] = until[what] = max(now, free_ps) + duration_ps
+                beside[what] = Beside(left_ps, cost.sms)
             else:
-                self.wait(("script", item.key))
+                del beside[what]
+                now = max(now, until[what])
+        self.now, self.computed, self._label = now, computed, label
+        self._pending_ps, self._pending_kernels = ps, kernels
+
+    def _takes_ps(self, collective: Collective) -> tuple[float, float]:
+        """(what a communication of a script takes, what it takes roughly if it takes multiprocessors), in ps."""
+        stage = self.stage
+        ((number, _), *_) = self.groups.within(collective, stage.number, stage.units, stage.cell, stage.actors)
+        roughly = self.groups.roughly_within_ps(collective, stage.number) if collective.sms else 0.0
+        return self._durations[number], roughly
 
     def _spend(self, took_ps: float, label: tuple[str, str]) -> None:
         self.now += took_ps
