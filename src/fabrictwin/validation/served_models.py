@@ -37,7 +37,7 @@ class Load(Section):
 
 
 class Served(Load):
-    """That load on a layout: tensor and data parallel ranks, and those that hold whole experts (1: parts of all)."""
+    """That load on a layout: tensor and data parallel ranks, and those with whole experts (1: parts of all)."""
 
     tp: Whole
     dp: Whole
