@@ -138,6 +138,26 @@ RIGHT = [
     ("nccl-usage", "what(): NCCL Error 5: invalid usage"),
     ("locked-memory", "n1:1:2 [0] NCCL WARN Call to ibv_reg_dmabuf_mr failed with error Cannot allocate memory"),
     ("nvlink-error", "[ 1.5] NVRM: knvlinkFrob_GH100: Getting frobs failed!"),
+    # AMD's driver by block, drivers of other adapters, NVSHMEM's and Mooncake's calls, Slingshot, DCGM's checks
+    ("gpu-memory", "[ 1.5] amdgpu 0000:09:00.0: amdgpu: 7 uncorrectable hardware errors detected in umc block"),
+    ("nvlink-error", "[ 1.5] amdgpu 0000:09:00.0: amdgpu: 7 uncorrectable hardware errors detected in xgmi_wafl block"),
+    ("gpu-gsp", "[ 1.5] amdgpu 0000:09:00.0: amdgpu: Failed to export SMU metrics table!"),
+    ("adapter-error", "[ 1.5] bnxt_en 0000:09:00.0 eth9: Firmware reset request, frob reset"),
+    ("adapter-limits", "[ 1.5] irdma 0000:09:00.0: CQP opcode[9] maj_err=0x7 min_err=0x9"),
+    ("no-subnet-manager", "[ 1.5] ib9: sending join, multicast join failed for ff12::9, status -110"),
+    ("adapter-limits", "frob.cpp:9: NULL value cannot create devx object for qpair."),
+    ("setting-invalid", "frob.cpp:9: non-zero status: 7 IBGDA_RC_MAP_BY is not valid."),
+    ("library-mismatch", "frob.cu:9: selected bootstrap returned an incompatible version 9. Expected version 7"),
+    ("peermem-missing", "WARN: device mlx5_9 cannot allocate buffer on the specified memory type. Skipping..."),
+    ("wrong-hca", "WARN: device frob_9 is not enumerated as an mlx5 device. Skipping..."),
+    ("rank-late", "DeepEP frob timeout, channel: 7, RDMA: 9"),
+    ("port-in-use", "E0302 10:00:01.5 7 frob.cpp:9] SocketHandShakePlugin: bind (port 9)"),
+    ("adapter-limits", "MPICH WARNING: suspects a hang: CXI_EQ dropped, frob"),
+    ("driver-mismatch", "Found driver on the denylist: frob"),
+    ("setting-forced", "Found CUDA performance-limiting environment variable 'FROB'."),
+    ("switch-part", "WARNING pmon#thermalctld: Fan fault warning: fan 9"),
+    ("link-flapping", "ufm: WARNING: Link went down: (Switch:frob:9)"),
+    ("subnet-manager-error", "osm: ERR 0D01: Found duplicated node GUID 0x9"),
 ]  # fmt: skip
 
 
