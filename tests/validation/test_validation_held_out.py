@@ -12,6 +12,7 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.cli.predict.validate import validate as app
 from fabrictwin.validation.held_out import (
     DIMENSIONS,
+    SINGLE_KIND,
     HeldOut,
     family_of,
     freedom,
@@ -125,7 +126,11 @@ def test_the_page_and_the_data_say_the_same():
     page = held_out_page(found, counted)
     assert text in page
     assert "fabrictwin validate accuracy --by series --write docs/accuracy.md" in page
-    assert "fabrictwin validate accuracy --write" in held_out_page([*found, held("release", OnlyNemo())], counted)
+    two = [held(SINGLE_KIND, OnlyNemo()), *found]
+    command = "validate accuracy --by 'hardware, release and model' --by series --write docs/accuracy.md"
+    assert command in held_out_page(two, counted)
+    every = [held(by, OnlyNemo()) for by in DIMENSIONS]
+    assert "fabrictwin validate accuracy --write" in held_out_page(every, counted)
     assert [row["left_out"] for row in data["held_out"]] == ["series", "nothing"]
     for row in data["held_out"]:
         assert f"{row['nineteen_in_twenty_within_percent']:.1f}%" in text

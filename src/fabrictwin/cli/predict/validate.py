@@ -103,9 +103,16 @@ def training(
 @WORKERS
 @written("--write", help="Write the page of these errors, docs/accuracy.md, to a file.")
 @written("--write-ranges", help="Fit collectives and play servers too, and write the ranges that answers print.")
-@click.option("--by", default="", metavar="WHAT", help="Leave out only this, such as hardware or series.")
+@click.option(
+    "--by", multiple=True, metavar="WHAT", help="Leave out only this, such as hardware or series; may come again."
+)
 def accuracy(
-    as_json: bool, data: Path | None, workers: int, write: Path | None, write_ranges: Path | None, by: str
+    as_json: bool,
+    data: Path | None,
+    workers: int,
+    write: Path | None,
+    write_ranges: Path | None,
+    by: tuple[str, ...],
 ) -> None:
     """Errors of training steps that were held out with all that is like them; takes minutes."""
     from fabrictwin.base.errors import ConfigError, did_you_mean
@@ -125,9 +132,9 @@ def accuracy(
     from fabrictwin.validation.training_cases import cases
     from fabrictwin.validation.training_judge import Answers
 
-    if by and by not in DIMENSIONS:
-        hint = did_you_mean(by, DIMENSIONS)
-        raise ConfigError(f"got {by!r}, expected one of {'; '.join(DIMENSIONS)}{hint}", key="--by")
+    for unknown in (one for one in by if one not in DIMENSIONS):
+        hint = did_you_mean(unknown, DIMENSIONS)
+        raise ConfigError(f"got {unknown!r}, expected one of {'; '.join(DIMENSIONS)}{hint}", key="--by")
     if by and write_ranges is not None:
         raise ConfigError("ranges rest on all ways of leaving out, expected no --by beside it", key="--by")
     measurements = read_data(find_data(data))
@@ -136,7 +143,7 @@ def accuracy(
         answers = Answers("analytic", stage=progress.stage, workers=workers)
         outcomes = answers.of(rows)
         found = [
-            held_out(one, measurements, rows, answers, progress.stage) for one in DIMENSIONS if by in ("", one)
+            held_out(one, measurements, rows, answers, progress.stage) for one in DIMENSIONS if not by or one in by
         ]
         found += [with_one_row(one, answers) for one in found if one.by == SINGLE_KIND]
         if write_ranges is not None:
