@@ -365,7 +365,8 @@ def test_channels_that_are_equal_have_the_same_edges_and_others_their_own():
         collectives.all_reduce(np.arange(4), 1 << 21).channels,
         collectives.all_reduce(np.arange(1, 5), 1 << 20).channels,
         collectives.all_gather(np.arange(4), 1 << 20).channels,
-        dataclasses.replace(first, offset_bytes=first.offset_bytes + 2), dataclasses.replace(first, element_bytes=4),
+        dataclasses.replace(first, offset_bytes=first.offset_bytes + 2),
+        dataclasses.replace(first, element_bytes=4),
     ]  # fmt: skip
     for other in (*others, *others):
         found, expected = patterns.edges(other), patterns._edges(other)

@@ -113,7 +113,7 @@ _last: tuple[Callable[[], Fabric | None], PacketLinks] | None = None
 
 
 def _packet_links(fabric: Fabric) -> PacketLinks:
-    """[ports] on the network, bits a second, ps a byte, at an adapter, header bytes: the last fabric's are kept."""
+    """[ports] on the network, bits a second, ps a byte, at an adapter, header bytes; of the last fabric, kept."""
     global _last
     known = _last
     if known is None or known[0]() is not fabric:
