@@ -60,7 +60,8 @@ def test_options_become_settings() -> None:
     found = read_launch(
         "vllm serve org/m -tp 8 --pipeline_parallel_size=2 --max-model-len 32K --max-num-batched-tokens 8k "
         "--no-enable-prefix-caching --enforce-eager --kv-cache-dtype fp8_e4m3 -q fp8 --port 8000 "
-        "--trust-remote-code --cudagraph-capture-sizes 1 2 4 --gpu-memory-utilization .85"
+        "--trust-remote-code --cudagraph-capture-sizes 1 2 4 --gpu-memory-utilization .85 "
+        "--max-cudagraph-capture-size 4"
     )
     assert found.model == "org/m"
     assert found.settings == {
@@ -73,6 +74,7 @@ def test_options_become_settings() -> None:
         "kv_cache_dtype": "fp8",
         "quantization": "fp8",
         "cudagraph_capture_sizes": [1, 2, 4],
+        "max_cudagraph_capture_size": 4,
         "gpu_memory_utilization": 0.85,
     }
 
@@ -304,6 +306,30 @@ def test_what_is_emitted_passes_the_check(tmp_path: Path, kind: str, layout: tup
     assert found.prediction.server.layout.caching is False
     assert found.prediction.server.data == own.data_parallel_size
     assert found.prediction.server.served.group.size == own.tensor_parallel_size
+
+
+@pytest.mark.parametrize(
+    ("release", "text"), [("0.15", "VLLM_MXFP4_USE_MARLIN=1 vllm serve m"), ("0.33", "--moe-backend marlin")]
+)
+def test_kernels_of_experts_are_emitted_as_the_release_is_told_of_them(release: str, text: str) -> None:
+    mixtral = str(Path(__file__).parents[2] / "examples/models/mixtral-8x7b.json")
+    asked = cluster()
+    serving = {
+        **dict(asked.workload)["serving"],
+        "model": mixtral,
+        "release": release,
+        "quantization": "mxfp4",
+        "moe_backend": "marlin",
+        "tensor_parallel_size": 8,
+        "pipeline_parallel_size": 1,
+    }
+    asked = asked.model_copy(update={"workload": {"serving": serving}})
+    emitted = recipe(asked, "nodes").replace("MODEL", "m")
+    assert text in emitted
+    found = check(asked, emitted)
+    assert said(found, "left out") == ""
+    assert found.prediction is not None
+    assert found.prediction.server.served.experts.backend == "marlin"
 
 
 def test_the_command_prints_and_exits(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from fabrictwin.serving.config.server import server, serving_section
 from fabrictwin.serving.predict import Prediction, predict
 from fabrictwin.serving.report.bench import latencies
 from fabrictwin.serving.scheduler.release import NAMES
+from fabrictwin.serving.step.cuda_graphs import capture_sizes
 from fabrictwin.serving.step.kernels import Kernels, runs_marlin
 from fabrictwin.workload.model.model_blocks import Experts, Weights
 
@@ -123,6 +124,15 @@ def test_weights_of_4_bits_are_read_as_they_are_and_computed_slower(stored: str)
     assert hopper.experts(*few) < 0.5 * wide.experts(*few)
     assert hopper.experts(*many) > 1.5 * wide.experts(*many)
     assert blackwell.experts(*many) > 0.7 * hopper.experts(*many)
+
+
+def test_graphs_are_captured_up_to_the_largest_that_is_asked_for(tmp_path: Path) -> None:
+    assert capture_sizes(64, 8192, capability=90, release="0.19")[-3:] == (112, 120, 128)
+    assert capture_sizes(64, 8192, capability=90, release="0.19", most=300)[-4:] == (248, 256, 272, 288)
+    assert capture_sizes(64, 100, capability=90, release="0.19", most=300)[-1] == 96
+    spec = load_spec(spec_file(tmp_path, {"cudagraph_capture_sizes": [1, 8], "max_cudagraph_capture_size": 16}))
+    with pytest.raises(ConfigError, match="max_cudagraph_capture_size 16 and cudagraph_capture_sizes up to 8"):
+        serving_section(spec)
 
 
 def test_marlin_is_for_weights_of_4_bits(tmp_path: Path) -> None:

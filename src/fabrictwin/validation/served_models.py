@@ -36,23 +36,29 @@ class Load(Section):
     output: Whole
 
 
-class Row(Load):
+class Served(Load):
+    """That load on a layout: tensor and data parallel ranks, and those with whole experts (1: parts of all)."""
+
+    tp: Whole
+    dp: Whole
+    ep: Whole = 1
+
+
+class Row(Served):
     """One benchmark of one server: means over its requests."""
 
     model: str
     hardware: str
     release: str  # of vLLM; empty where the source does not say
-    quantization: Literal["none", "fp8"]
-    tp: Whole
-    dp: Whole
+    quantization: Literal["auto", "none", "fp8"]
     ttft_ms: Time
     tpot_ms: Time
 
     @property
     def machine(self) -> str:
-        """Return the model, its type and the GPU."""
-        kind = "bf16" if self.quantization == "none" else self.quantization
-        return f"{self.model} {kind}, {self.hardware}"
+        """Return the model, its type where its name does not tell, and the GPU."""
+        kind = {"auto": "", "none": " bf16"}.get(self.quantization, f" {self.quantization}")
+        return f"{self.model}{kind}, {self.hardware}"
 
 
 class Client(Section):
@@ -169,6 +175,7 @@ def answer_row(texts: Texts, row: Row) -> Answer:
         "quantization": row.quantization,
         "tensor_parallel_size": row.tp,
         "data_parallel_size": row.dp,
+        "enable_expert_parallel": row.ep > 1,
         "benchmark": _load(client, row, seen=row.machine in texts.again),
         **_settings(client, row),
     }

@@ -194,6 +194,7 @@ class Serving(Section):
     disable_custom_all_reduce: bool = False
     moe_backend: MoeBackend = "auto"
     cudagraph_capture_sizes: tuple[Count, ...] | None = None
+    max_cudagraph_capture_size: Count | None = None
     speculative_config: Speculative | None = None
     disaggregated: Disaggregation | None = None
     operators: Operators | None = None
@@ -213,6 +214,16 @@ class Serving(Section):
     @classmethod
     def _known(cls, value: str) -> str:
         return release(value).name
+
+    @model_validator(mode="after")
+    def _one_largest_graph(self) -> Self:
+        sizes, most = self.cudagraph_capture_sizes, self.max_cudagraph_capture_size
+        if sizes and most is not None and max(sizes) != most:
+            raise ValueError(
+                f"got max_cudagraph_capture_size {most} and cudagraph_capture_sizes up to {max(sizes)}, "
+                "expected the same"
+            )
+        return self
 
     @model_validator(mode="after")
     def _of_release(self) -> Self:

@@ -234,7 +234,11 @@ def _cost(spec: Spec, serving: Serving, served: ServedModel, config: SchedulerCo
     sizes = serving.cudagraph_capture_sizes
     if sizes is None:
         sizes = capture_sizes(
-            config.max_num_seqs, config.max_num_batched_tokens, capability=capability, release=serving.release
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+            capability=capability,
+            release=serving.release,
+            most=serving.max_cudagraph_capture_size,
         )
     sizes = () if serving.enforce_eager else tuple(sorted(sizes))
     tokens, sequences = config.max_num_batched_tokens, min(config.max_num_seqs, config.max_num_batched_tokens)

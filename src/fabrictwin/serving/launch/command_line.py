@@ -64,6 +64,7 @@ SETTINGS: Mapping[str, Callable[[str], Any]] = {
     "all2all-backend": str,
     "watermark": _share,
     "cudagraph-capture-sizes": whole,
+    "max-cudagraph-capture-size": whole,
 }
 """Options that are settings of a spec's `workload.serving`, by vLLM's names, and how their values are read."""
 
@@ -107,7 +108,6 @@ LEFT_OUT = {
     "enable-eplb": "experts that move",
     "cpu-offload-gb": "weights in host memory",
     "kv-cache-memory-bytes": "a KV cache of given bytes (`num_gpu_blocks_override` of a spec)",
-    "max-cudagraph-capture-size": "other captured sizes (`cudagraph_capture_sizes` of a spec)",
     "compilation-config": "another way to compile and capture",
     "optimization-level": "another way to compile and capture",
     "performance-mode": "another way to compile and capture",

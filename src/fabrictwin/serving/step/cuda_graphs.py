@@ -8,12 +8,16 @@ BLACKWELL = (100, 103)
 
 
 def capture_sizes(
-    max_num_seqs: int, max_num_batched_tokens: int, *, capability: int, release: str
+    max_num_seqs: int, max_num_batched_tokens: int, *, capability: int, release: str, most: int | None = None
 ) -> tuple[int, ...]:
-    """Return the default sizes: 1, 2, 4, by 8 to 248, by 16 to twice the sequences or the largest there is."""
-    most = LARGEST_BLACKWELL if capability in BLACKWELL and release == "0.33" else LARGEST
-    last = min(max_num_seqs * 2, most, max_num_batched_tokens)
-    return tuple(size for size in (1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)) if size <= last)
+    """Return the sizes: 1, 2, 4, by 8 to 248, by 16 to the largest that is asked for, else to the release's or
+    twice the sequences.
+    """
+    if most is None:
+        largest = LARGEST_BLACKWELL if capability in BLACKWELL and release == "0.33" else LARGEST
+        most = min(max_num_seqs * 2, largest)
+    last = min(most, max_num_batched_tokens)
+    return tuple(size for size in (1, 2, 4, *range(8, 256, 8), *range(256, last + 1, 16)) if size <= last)
 
 
 def padded_to(sizes: tuple[int, ...], last: int) -> list[int]:
