@@ -123,7 +123,7 @@ def test_what_is_found_by_itself_is_listed_once():
 
 
 def test_a_cause_that_is_told_twice_is_one_finding() -> None:
-    """What the fabric manager says of its driver, and what systemd says of the fabric manager."""
+    """The fabric manager speaks of its driver, then systemd of the fabric manager."""
     log = (
         "Feb 24 09:28:28 node7 nv-fabricmanager[1507]: fabric manager NVIDIA GPU driver interface version "
         "535.183.01 don't match with driver version 535.216.03. Please update with matching NVIDIA driver package.\n"
