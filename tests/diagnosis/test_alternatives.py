@@ -120,3 +120,16 @@ def test_what_is_found_by_itself_is_listed_once():
     found = answer(RETRIED + "a: kernel: Out of memory: Killed process 17 (python3) total-vm:1kB\n")
     ids = [one.id for one in found.findings]
     assert len(ids) == len(set(ids))
+
+
+def test_a_cause_that_is_told_twice_is_one_finding() -> None:
+    """The fabric manager speaks of its driver, then systemd of the fabric manager."""
+    log = (
+        "Feb 24 09:28:28 node7 nv-fabricmanager[1507]: fabric manager NVIDIA GPU driver interface version "
+        "535.183.01 don't match with driver version 535.216.03. Please update with matching NVIDIA driver package.\n"
+        "Feb 24 09:28:28 node7 systemd[1]: nvidia-fabricmanager.service: Control process exited, code=exited, "
+        "status=1/FAILURE\n"
+    )
+    found = judged(read_text(log, name="messages"))
+    assert [one.id for one in found.roots] == ["fabric-manager"]
+    assert [place.line for place in found.roots[0].evidence] == [1, 2]

@@ -354,3 +354,22 @@ def test_channels_split_a_payload_exactly() -> None:
 def test_what_cannot_be_lowered_says_so(call: object, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         call()
+
+
+def test_channels_that_are_equal_have_the_same_edges_and_others_their_own():
+    """Edges of small channels are found once; every column counts."""
+    first, again = (collectives.all_reduce(np.arange(4), 1 << 20).channels for _ in range(2))
+    assert first is not again
+    assert patterns.edges(first) is patterns.edges(again)
+    others = [
+        collectives.all_reduce(np.arange(4), 1 << 21).channels,
+        collectives.all_reduce(np.arange(1, 5), 1 << 20).channels,
+        collectives.all_gather(np.arange(4), 1 << 20).channels,
+        dataclasses.replace(first, offset_bytes=first.offset_bytes + 2),
+        dataclasses.replace(first, element_bytes=4),
+    ]  # fmt: skip
+    for other in (*others, *others):
+        found, expected = patterns.edges(other), patterns._edges(other)
+        for field in dataclasses.fields(expected):
+            np.testing.assert_array_equal(getattr(found, field.name), getattr(expected, field.name))
+    assert len(patterns._small) <= patterns._SMALL_KEPT

@@ -308,6 +308,30 @@ def test_what_is_emitted_passes_the_check(tmp_path: Path, kind: str, layout: tup
     assert found.prediction.server.served.group.size == own.tensor_parallel_size
 
 
+@pytest.mark.parametrize(
+    ("release", "text"), [("0.15", "VLLM_MXFP4_USE_MARLIN=1 vllm serve m"), ("0.33", "--moe-backend marlin")]
+)
+def test_kernels_of_experts_are_emitted_as_the_release_is_told_of_them(release: str, text: str) -> None:
+    mixtral = str(Path(__file__).parents[2] / "examples/models/mixtral-8x7b.json")
+    asked = cluster()
+    serving = {
+        **dict(asked.workload)["serving"],
+        "model": mixtral,
+        "release": release,
+        "quantization": "mxfp4",
+        "moe_backend": "marlin",
+        "tensor_parallel_size": 8,
+        "pipeline_parallel_size": 1,
+    }
+    asked = asked.model_copy(update={"workload": {"serving": serving}})
+    emitted = recipe(asked, "nodes").replace("MODEL", "m")
+    assert text in emitted
+    found = check(asked, emitted)
+    assert said(found, "left out") == ""
+    assert found.prediction is not None
+    assert found.prediction.server.served.experts.backend == "marlin"
+
+
 def test_the_command_prints_and_exits(capsys: pytest.CaptureFixture[str]) -> None:
     spec = str(LAUNCH / "two-nodes.yaml")
     with pytest.raises(SystemExit) as ended:

@@ -31,7 +31,7 @@ from fabrictwin.workload.job.nccl_communications import library_of
 from fabrictwin.workload.layers.pass_script import Script
 from fabrictwin.workload.memory.gpu_memory import Known, memory
 from fabrictwin.workload.memory.memory_inputs import memory_inputs_of
-from fabrictwin.workload.search.layout_search import Search, divisors
+from fabrictwin.workload.search.layout_search import Search, _ByText, divisors
 from fabrictwin.workload.search.lower_bound import LowerBounds
 from fabrictwin.workload.step.closed_form import ClosedForm
 from fabrictwin.workload.step.communication_times import CommunicationTimes
@@ -341,6 +341,13 @@ def test_memory_that_layouts_share_is_that_of_each_by_itself():
         alone.append(found._held(section))
     assert kept == alone
     assert {one.section and one.section["recompute"] for one in kept if one} >= {None, "none", "full"}
+
+
+def test_layouts_that_seem_as_fast_are_looked_at_in_the_order_of_their_text():
+    sections = [{"micro_batch_size": size, "parallel": {"tp": tp}} for size in (8, 1, 4) for tp in (2, 1)]
+    queue = [(1.0, _ByText(section)) for section in sections] + [(0.5, _ByText({"parallel": {"tp": 9}}))]
+    found = [each.section for _, each in sorted(queue)]
+    assert found == [{"parallel": {"tp": 9}}, *sorted(sections, key=repr)]
 
 
 def test_every_layout_keeps_the_batch_and_uses_all_gpus():

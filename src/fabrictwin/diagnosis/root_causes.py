@@ -35,18 +35,25 @@ def _weight(finding: Finding) -> tuple[int, bool, float, str, str]:
 
 
 def _merged(findings: list[Finding]) -> list[Finding]:
-    """One finding for each cause, object and severity: the more certain stays, evidence is joined."""
+    """One finding for each cause and object: the worse and more certain stays, evidence is joined.
+
+    What is a note or a question stays beside what is decided.
+    """
     kept: dict[tuple[str, str, int], Finding] = {}
     for one in findings:
-        key = (one.id, one.object, int(one.severity))
+        key = (one.id, one.object, min(int(one.severity), int(Severity.WARNING)))
         known = kept.get(key)
         if known is None:
             kept[key] = one
             continue
-        better, other = (known, one) if known.confidence >= one.confidence else (one, known)
+        better, other = sorted((known, one), key=_order, reverse=True)
         joined = tuple(dict.fromkeys((*better.evidence, *other.evidence)))[:5]
         kept[key] = replace(better, evidence=joined, hosts=better.hosts | other.hosts)
     return list(kept.values())
+
+
+def _order(finding: Finding) -> tuple[int, float]:
+    return int(finding.severity), finding.confidence
 
 
 def _explains(cause: Finding, effect: Finding) -> bool:

@@ -124,18 +124,36 @@ def _shard_index(channels: Channels, seats: _Seats) -> I64:
 
 
 _last: tuple[Callable[[], Channels | None], Edges] | None = None
+_small: dict[tuple[object, ...], Edges] = {}  # of the last small channels, by what they are
+_SMALL, _SMALL_KEPT = 1 << 12, 32  # ranks of all channels together; how many
 
 
 def edges(channels: Channels) -> Edges:
     """Every directed edge of every channel and its bytes in one execution of the channel.
 
-    Those of the channels asked about last are kept: who lowers a communication and who binds it ask both.
+    Those of the channels asked about last are kept: who lowers a communication and who binds it ask both. So are
+    those of a few small ones: communicators of rails alike have the same channels.
     """
     global _last
     known = _last
     if known is None or known[0]() is not channels:
-        _last = known = weakref.ref(channels), _edges(channels)
+        found = _edges(channels) if len(channels.ranks) > _SMALL else _edges_of_small(channels)
+        _last = known = weakref.ref(channels), found
     return known[1]
+
+
+def _edges_of_small(channels: Channels) -> Edges:
+    columns = (
+        *(channels.pattern, channels.rank_start, channels.ranks, channels.parent, channels.shift),
+        *(channels.payload_bytes, channels.offset_bytes, channels.seats),
+    )
+    sizes = channels.element_bytes, len(channels), len(channels.ranks)
+    key = (*sizes, *(column.tobytes() for column in columns))
+    if key not in _small:
+        while len(_small) >= _SMALL_KEPT:
+            del _small[next(iter(_small))]
+        _small[key] = _edges(channels)
+    return _small[key]
 
 
 def _edges(channels: Channels) -> Edges:

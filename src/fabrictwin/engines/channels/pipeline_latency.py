@@ -27,6 +27,8 @@ Where pieces of several channels come to a link together they share it, and a ch
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from dataclasses import fields, replace
 
 import numpy as np
@@ -96,20 +98,33 @@ def packet_tail_ps(found: EndToEnd, fabric: Fabric, piece: I64, rate: F64) -> I6
     """
     from fabrictwin.kernel.flow.packet_tails import packet_tails
 
-    network = np.isin(fabric.port_kind, NETWORK)
-    wire_bps = np.where(network, fabric.port_rate_bps, fabric.port_payload_bps).astype(np.float64)
-    with np.errstate(divide="ignore"):
-        byte_ps = 8.0 * PS_PER_S / wire_bps
-    of_adapter = fabric.node_kind[fabric.port_node] == NodeKind.NIC
-    header = np.where(network, packet_overhead(fabric.technology), 0)
     tail = np.zeros(len(piece))
     packet_tails(
         *(found.edge, found.port, found.before, found.share),
         (found.source_nic == NONE) & (found.destination_nic == NONE),
-        *(piece, rate, (network, wire_bps, byte_ps, of_adapter, header), fabric.mtu_bytes, tail),
+        *(piece, rate, _packet_links(fabric), fabric.mtu_bytes, tail),
     )
     result: I64 = np.rint(tail).astype(np.int64)
     return result
+
+
+PacketLinks = tuple[Bool, F64, F64, Bool, I64]
+_last: tuple[Callable[[], Fabric | None], PacketLinks] | None = None
+
+
+def _packet_links(fabric: Fabric) -> PacketLinks:
+    """[ports] on the network, bits a second, ps a byte, at an adapter, header bytes; of the last fabric, kept."""
+    global _last
+    known = _last
+    if known is None or known[0]() is not fabric:
+        network = np.isin(fabric.port_kind, NETWORK)
+        wire_bps = np.where(network, fabric.port_rate_bps, fabric.port_payload_bps).astype(np.float64)
+        with np.errstate(divide="ignore"):
+            byte_ps = 8.0 * PS_PER_S / wire_bps
+        of_adapter = fabric.node_kind[fabric.port_node] == NodeKind.NIC
+        header = np.where(network, packet_overhead(fabric.technology), 0)
+        _last = known = weakref.ref(fabric), (network, wire_bps, byte_ps, of_adapter, header)
+    return known[1]
 
 
 @record

@@ -45,7 +45,6 @@ class PacketEngine:
         self.fabric = fabric
         self.network = PacketNetwork(fabric, routes, options)
         self.options = self.network.options
-        self.packets = NetworkPackets(self)
         self.operations = PacketOperations(self.network)
         self.transfers = PacketTransfers(self.network)
         self.fast_forward = FastForward(self.network, self.operations.placed)
@@ -53,6 +52,11 @@ class PacketEngine:
         self.observer: Observer | None = None
         self._has_operations = False
         self._now = 0
+
+    @property
+    def packets(self) -> NetworkPackets:
+        """The engine's packets, as a view that the engine does not keep."""
+        return NetworkPackets(self)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -8,9 +8,10 @@ Flags that travel with data (LL, LL128) are bytes on the wire. Routes of message
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -115,8 +116,19 @@ class PacketOperations:
         self._end_operation |= {int(t) + base_task: base_op + i for i, t in enumerate(end)}
         for i in np.flatnonzero(communicates).tolist():
             self._called[base_task + int(begin[i])] = posted[int(operations.communication[i])]
-        machine.on_call = self._answer
+        machine.on_call = self._answering()
         return base_op
+
+    def _answering(self) -> Callable[[int], None]:
+        """Return what answers calls without keeping their answerer: the machine, which it owns, would keep it."""
+        weak = WeakMethod(self._answer)
+
+        def answer(begun: int) -> None:
+            found = weak()
+            assert found is not None, "an engine owns its operations and its machine"
+            found(begun)
+
+        return answer
 
     def _answer(self, begun: int) -> None:
         """A communication starts: place its messages, which its last task waits for."""

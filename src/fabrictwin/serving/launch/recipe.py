@@ -10,6 +10,7 @@ from fabrictwin.serving.config.layout import machine
 from fabrictwin.serving.config.section import Serving
 from fabrictwin.serving.config.server import server, serving_section
 from fabrictwin.serving.launch.command_line import as_flags
+from fabrictwin.serving.launch.options import options
 
 PORT = 29501
 IMAGE = "vllm/vllm-openai"
@@ -39,11 +40,15 @@ def _serve(serving: Serving, *more: str) -> str:
     given = serving.model_dump(mode="json", exclude=set(OWN), exclude_defaults=True)
     if serving.data_parallel_size == 1:
         given.pop("all2all_backend", None)
-    flags = as_flags(given)
+    command, flags = "vllm serve MODEL", as_flags(given)
+    if serving.moe_backend == "marlin" and "moe-backend" in options(serving.release):
+        flags.append("--moe-backend marlin")
+    elif serving.moe_backend == "marlin":
+        command = f"VLLM_MXFP4_USE_MARLIN=1 {command}"
     if serving.speculative_config:
         drafts = serving.speculative_config.model_dump(mode="json", include={"method", "num_speculative_tokens"})
         flags.append(f"--speculative-config {shlex.quote(json.dumps(drafts))}")
-    return " \\\n    ".join(["vllm serve MODEL", *flags, *more])
+    return " \\\n    ".join([command, *flags, *more])
 
 
 def _ray(serving: Serving, nodes: int) -> str:

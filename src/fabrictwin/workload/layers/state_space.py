@@ -4,7 +4,7 @@ The scan (Dao and Gu 2024, arXiv 2405.21060, section 6) works on chunks of token
 groups' vectors make a matrix of scores, masked by decays, that weighs the chunk's inputs; each chunk leaves a
 state in 4 bytes, states are passed on from chunk to chunk, and what a chunk read of the state before it is added.
 Each is a kernel (mamba-ssm's, in Triton), which takes its products and its bytes as they would alone, over a
-calibrated share of it: those kernels are far from both.
+calibrated share of it. Forward by themselves those kernels are near both; backward's are what makes it small.
 
 As the memory-efficient path of mamba-ssm does, which Megatron-LM takes, only what the input projection gave is
 kept: backward runs convolution and scan again. Its products are twice forward's, its states too.

@@ -102,6 +102,18 @@ class _Rules(Wrong):
         return ConfigError(message, key=where)
 
 
+class _ByText:
+    """Orders sections by their text, which is made only where something else is equal."""
+
+    __slots__ = ("section",)
+
+    def __init__(self, section: dict[str, Any]) -> None:
+        self.section = section
+
+    def __lt__(self, other: _ByText) -> bool:
+        return repr(self.section) < repr(other.section)
+
+
 @contextmanager
 def _few_collections() -> Iterator[None]:
     """Look for cyclic garbage seldom: a search makes many objects that stay, and few that refer to themselves."""
@@ -362,7 +374,7 @@ class Search:
         bounds = LowerBounds(in_switch=self.times.library is not None)
         fitting, considered, too_large = self._bounded(bounds, stage)
         # each time that a layout seems fastest it gets the next of its bounds, and then its time
-        queue = [(bounded.ps, repr(bounded.section), self._refined(bounded, bounds)) for bounded in fitting]
+        queue = [(bounded.ps, _ByText(bounded.section), self._refined(bounded, bounds)) for bounded in fitting]
         heapify(queue)
         candidates: list[Candidate] = []
         while queue:

@@ -132,10 +132,10 @@ def _bound_ps(
     between in the schedule is left.
     """
     m, schedule = job.micro_batches, job.training.parallel.schedule
-    before = np.zeros(job.layout.pp)
-    around = forward[0] if schedule == "zero-bubble" else forward[0] + backward[0]
+    both, before = forward + backward, np.zeros(job.layout.pp)
+    around = forward[0] if schedule == "zero-bubble" else both[0]
     np.cumsum(around[:-1], out=before[1:])
-    every = m * (forward + backward).sum(axis=0)
+    every = m * both.sum(axis=0)
     if exchanges is None:
         return float((before + every).max())
     behind = optimizer + exchanges.behind
@@ -265,18 +265,18 @@ def _summed(layers: F64, passes: Sequence[_Passes]) -> tuple[F64, F64]:
 
     `passes` are those of each kind of layer, of the first end and of the last.
     """
-    return _total(layers, [p.forward for p in passes]), _total(layers, [p.backward for p in passes])
+    return _totals(layers, [(p.forward, p.backward) for p in passes])
 
 
 def _computed(layers: F64, passes: Sequence[_Passes]) -> tuple[F64, F64]:
     """([chunks, stages] kernels' time of forwards, of backwards), as `_summed`."""
-    return _total(layers, [p.computed[0] for p in passes]), _total(layers, [p.computed[1] for p in passes])
+    return _totals(layers, [p.computed for p in passes])
 
 
-def _total(layers: F64, each: Sequence[float]) -> F64:
-    """[chunks, stages] of so much for each kind of layer and for either end."""
-    *kinds, first, last = each
-    total: F64 = np.dot(kinds, layers.reshape(len(kinds), -1)).reshape(layers.shape[1:])
-    total[0, 0] += first
-    total[-1, -1] += last
-    return total
+def _totals(layers: F64, pairs: Sequence[tuple[float, float]]) -> tuple[F64, F64]:
+    """[chunks, stages] twice, of a pair for each kind of layer and for either end."""
+    each = np.array(pairs).T
+    total: F64 = (each[:, :-2] @ layers.reshape(len(layers), -1)).reshape(2, *layers.shape[1:])
+    total[:, 0, 0] += each[:, -2]
+    total[:, -1, -1] += each[:, -1]
+    return total[0], total[1]
