@@ -175,6 +175,16 @@ RIGHT = [
     ("out-of-memory", "ValueError: No available memory for the cache blocks. Try frobbing it."),
     ("adapter-limits", "MPICH suspects a hang due to completion queue exhaustion."),
     ("no-roce-v2-gid", "[1.5] [n1:9:0] frob.c:9  UCX  ERROR Invalid gid[0] on mlx5_9:1"),
+    # tools of InfiniBand without an answer, modules that are hot, functions that were not made, LNet, processors
+    ("subnet-manager-error", "ibwarn: [9] _do_madrpc: recv failed: Connection timed out"),
+    ("not-infiniband", "frob.c:9; Failed to resolve self"),
+    ("no-rdma-device", "No local ports detected!"),
+    ("no-rdma-device", "librdmacm: Fatal: no RDMA devices found"),
+    ("host-hardware", "[ 1.5] mce: CPU9: Package temperature above threshold, cpu clock throttled (total events = 7)"),
+    ("virtual-function", "[ 1.5] mlx5_core 0000:09:00.0: mlx5_frob:9:(pid 7): pci_enable_sriov failed : -12"),
+    ("storage-error", "LNetError: 9:0:(frob.c:7:frob()) Timed out tx: frob, 7 seconds"),
+    ("module-fault", "Module temperature 99C exceeds high alarm threshold 9C"),
+    ("pci-errors", "[ 1.5] mlx5_core 0000:09:00.0: PCI error detected: frob = 1"),
 ]  # fmt: skip
 
 
