@@ -185,6 +185,11 @@ RIGHT = [
     ("storage-error", "LNetError: 9:0:(frob.c:7:frob()) Timed out tx: frob, 7 seconds"),
     ("module-fault", "Module temperature 99C exceeds high alarm threshold 9C"),
     ("pci-errors", "[ 1.5] mlx5_core 0000:09:00.0: PCI error detected: frob = 1"),
+    # prologs, NIXL's statuses
+    ("node-failed", "salloc: Prolog failure on node frob9"),
+    ("node-failed", "slurmstepd: error: Prolog hung on node frob9"),
+    ("peer-closed", "ERROR frob: nixlRemoteDisconnectError: NIXL_ERR_REMOTE_DISCONNECT"),
+    ("settings-differ", "frob: NIXL_ERR_MISMATCH"),
 ]  # fmt: skip
 
 
