@@ -194,7 +194,7 @@ RIGHT = [
     ("pmi-mismatch", "[n5:17] PMIX ERROR: NOT-FOUND in file frob.c at line 7\n"),
     ("not-infiniband", "ibwarn: [77] mad_rpc_open_port: client_register for mgmt 1 failed\nfrobquery: iberror: failed: port '0'\n"),
     ("library-mismatch", "frob:2 NCCL WARN NET/OFI Couldn't set FI_OPT_FROB_SIZE. RC: -92\n"),
-    ("resource-unavailable", "salloc: Prolog failure on node n7\nsalloc: error: Job allocation 7 has been revoked\n"),
+    ("node-failed", "salloc: Prolog failure on node n7\nsalloc: error: Job allocation 7 has been revoked\n"),
     ("resource-unavailable", "[2026-01-02T03:04:05.414] debug:  Node n7 has low tmp_disk size (4 < 5)\n"),
     ("shared-memory", "[launch.py:9:sigkill_handler] ['python', 'x.py'] exits with return code = -7\n"),
     ("host-memory", "[launch.py:9:sigkill_handler] ['python', 'x.py'] exits with return code = -9\n"),

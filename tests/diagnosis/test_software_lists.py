@@ -158,6 +158,38 @@ RIGHT = [
     ("switch-part", "WARNING pmon#thermalctld: Fan fault warning: fan 9"),
     ("link-flapping", "ufm: WARNING: Link went down: (Switch:frob:9)"),
     ("subnet-manager-error", "osm: ERR 0D01: Found duplicated node GUID 0x9"),
+    # node health checks, the kernel at its limits, daemons of storage, reserved memory
+    ("nvlink-inactive", "ERROR:  nhc:  Health check failed:  check_frob: GPU 9 has nvlinks inactive: Link 7"),
+    ("no-gpu", "ERROR:  nhc:  Health check failed:  check_gpu_count: Expected to see 9 but found 7"),
+    ("gpu-memory", "ERROR:  nhc:  Health check failed:  check_frob: GPU id 9: Row remap pending. FaultCode: 7"),
+    ("bandwidth-low", "ERROR:  nhc:  Health check failed:  check_frob: IB BW (expected > 9 Gbps, but measured 7 Gbps)"),
+    ("bandwidth-low", "check_frob: bandwidth of 7 Gbps on mlx5_9 is below threshold of 9"),
+    ("disk-full", "ERROR:  nhc:  Health check failed:  check_fs_used:  /frob has 99% used, threshold is 90%"),
+    ("storage-error", "ERROR:  nhc:  Health check failed:  check_fs_mount:  /frob not mounted"),
+    ("port-down", "ERROR:  nhc:  Health check failed:  check_hw_ib:  No IB port mlx5_9:1 is ACTIVE (LinkUp 9 Gb/sec)."),
+    ("slow-node", "Straggler detected: rank 9"),
+    ("discards", "[ 1.5] nf_conntrack: nf_conntrack: table full, dropping packet"),
+    ("clock-skew", "chronyd[9]: System clock wrong by 7.5 seconds"),
+    ("open-files", "[ 1.5] VFS: file-max limit 9 reached"),
+    ("storage-error", "mmfs: [E] Disk lease period expired 7 seconds ago"),
+    ("out-of-memory", "ValueError: No available memory for the cache blocks. Try frobbing it."),
+    ("adapter-limits", "MPICH suspects a hang due to completion queue exhaustion."),
+    ("no-roce-v2-gid", "[1.5] [n1:9:0] frob.c:9  UCX  ERROR Invalid gid[0] on mlx5_9:1"),
+    # tools of InfiniBand without an answer, modules that are hot, functions that were not made, LNet, processors
+    ("subnet-manager-error", "ibwarn: [9] _do_madrpc: recv failed: Connection timed out"),
+    ("not-infiniband", "frob.c:9; Failed to resolve self"),
+    ("no-rdma-device", "No local ports detected!"),
+    ("no-rdma-device", "librdmacm: Fatal: no RDMA devices found"),
+    ("host-hardware", "[ 1.5] mce: CPU9: Package temperature above threshold, cpu clock throttled (total events = 7)"),
+    ("virtual-function", "[ 1.5] mlx5_core 0000:09:00.0: mlx5_frob:9:(pid 7): pci_enable_sriov failed : -12"),
+    ("storage-error", "LNetError: 9:0:(frob.c:7:frob()) Timed out tx: frob, 7 seconds"),
+    ("module-fault", "Module temperature 99C exceeds high alarm threshold 9C"),
+    ("pci-errors", "[ 1.5] mlx5_core 0000:09:00.0: PCI error detected: frob = 1"),
+    # prologs, NIXL's statuses
+    ("node-failed", "salloc: Prolog failure on node frob9"),
+    ("node-failed", "slurmstepd: error: Prolog hung on node frob9"),
+    ("peer-closed", "ERROR frob: nixlRemoteDisconnectError: NIXL_ERR_REMOTE_DISCONNECT"),
+    ("settings-differ", "frob: NIXL_ERR_MISMATCH"),
 ]  # fmt: skip
 
 
