@@ -43,7 +43,7 @@ FETCHED = 4  # events ahead of the one that is merged
 def _chain(state, half, part, lane):
     """The chain of a half for a part and lane."""
     lanes = state.clock[0].lanes + 1
-    return state.chain[place((half * len(state.merge) + part) * lanes + lane + 1)]
+    return state.chain[place(((part << 1) + half) * lanes + lane + 1)]
 
 
 @across_helper
@@ -110,7 +110,7 @@ def has_room(state, like, tables, half):
     for lane in range(NONE, clock.lanes):
         if lane == NONE or lane >= state.settings[0].inbound:
             count = 0
-            for other in range(len(state.merge)):
+            for other in range(len(tables)):
                 count += _chain(table_at(like, tables, other), half, clock.part, lane).count
             if lane == NONE:
                 if clock.heap + count + HEAP_MARGIN > len(state.heap):
@@ -126,40 +126,57 @@ def has_room(state, like, tables, half):
 
 @across
 def _take_lane(state, like, tables, half, lane):
-    """Merge what others sent by one lane, by time and sender."""
+    """Merge what others sent by one lane, by time and sender.
+
+    In a tree whose leaves are the senders' next events each node has the lesser of the two below it, so that one
+    event's turn costs a way from its leaf to the root, and not a look at all senders. Behind the tree stand where
+    each sender's next event is and how many there are.
+    """
     part = state.clock[0].part
-    parts = len(state.merge)
+    merge = state.merge
+    leaves = len(merge) >> 2
+    places = 2 * leaves
+    counts = 3 * leaves
     start = NEVER
     left = 0
-    for other in range(parts):
+    for other in range(len(tables)):
         sender = table_at(like, tables, other)
         chain = _chain(sender, half, part, lane)
+        merge[place(places + other)] = chain.head
+        merge[place(counts + other)] = chain.count
         if chain.count > 0:
             left += chain.count
             start = min(start, sender.mail[place(chain.head)].time)
-    for other in range(parts):
-        sender = table_at(like, tables, other)
-        chain = _chain(sender, half, part, lane)
-        state.merge[place(other)] = NEVER
-        if chain.count > 0:
-            state.merge[place(other)] = ((sender.mail[place(chain.head)].time - start) << PART_BITS) | other
+            chain.count = 0
+    if left == 0:
+        return
+    for other in range(leaves):
+        key = NEVER
+        if other < len(tables) and merge[place(counts + other)] > 0:
+            first = table_at(like, tables, other).mail[place(merge[place(places + other)])]
+            key = ((first.time - start) << PART_BITS) | other
+        merge[place(leaves + other)] = key
+    for node in range(leaves - 1, 0, -1):
+        merge[place(node)] = min(merge[place(2 * node)], merge[place(2 * node + 1)])
+    least = merge[1]
     for _ in range(left):
-        least = NEVER
-        for other in range(parts):
-            least = min(least, state.merge[place(other)])
         other = least & ((1 << PART_BITS) - 1)
         sender = table_at(like, tables, other)
-        chain = _chain(sender, half, part, lane)
-        at = chain.head
+        at = merge[place(places + other)]
         push(state, lane, start + (least >> PART_BITS), sender.mail[place(at)].what)
         prefetch(sender.mail, at + FETCHED, 0)
-        chain.count -= 1
-        key = NEVER
-        if chain.count > 0:
+        more = merge[place(counts + other)] - 1
+        merge[place(counts + other)] = more
+        least = NEVER
+        if more > 0:
             at = _after(sender, at)
-            chain.head = at
-            key = ((sender.mail[place(at)].time - start) << PART_BITS) | other
-        state.merge[place(other)] = key
+            merge[place(places + other)] = at
+            least = ((sender.mail[place(at)].time - start) << PART_BITS) | other
+        node = leaves + other
+        while node > 1:
+            merge[place(node)] = least
+            least = min(least, merge[place(node ^ 1)])
+            node >>= 1
 
 
 @across
@@ -168,7 +185,7 @@ def take_mail(state, like, tables, half):
     if not has_room(state, like, tables, half):
         return False
     clock = state.clock[0]
-    for other in range(len(state.merge)):
+    for other in range(len(tables)):
         sender = table_at(like, tables, other)
         chain = _chain(sender, half, clock.part, NONE)
         at = chain.head

@@ -129,7 +129,7 @@ class Parts:
             kick=plain_columns(b.kick_room(ports), np.int32),
             mail=records(mail_entries(chains, edge), mail_dtype),
             chain=records(chains, chain_dtype),
-            merge=plain_columns(parts, np.int64),
+            merge=plain_columns(4 << (parts - 1).bit_length(), np.int64),
         )
         arrivals = b.arrival_lanes(whole.port, len(values)).tolist()
         rooms = [b.lane_room(ports if lane < inbound else edge, arrivals[lane]) for lane in range(len(values))]
