@@ -67,6 +67,13 @@ def test_sizes_of_one_collective_have_one_set_of_connections():
     assert len({tuple(ports(bound)) for bound in again}) > 1
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_job_that_sends_nothing_opens_none(keep):
+    twin = boxes(1, "ethernet")
+    bound = bind([], twin.fabric.gpu_node, connections(twin, keep=keep))
+    assert (ports(bound), len(bound.use_start)) == ([], 1)
+
+
 def test_alike_ones_among_others_share_their_connections():
     twin = boxes(8, "ethernet")
     several = [ring(1 << 20), shuffled(1 << 10), ring(1 << 30), shuffled(1 << 25), ring(8)]

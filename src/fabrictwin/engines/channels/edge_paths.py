@@ -91,7 +91,7 @@ class OpenConnections:
         names = [self._name(each) for each in ends]
         new = {name: each for name, each in zip(names, ends, strict=True) if name not in self._known}
         at_once = batches([len(each.source) for each in ends])
-        if len(new) == len(names) and not self.keep and len(at_once) == 1:
+        if len(new) == len(names) and len(at_once) == 1 and not (self.keep and names):
             found = self._find(ends)
             yield Paths(at_once[0], found.on, found.beside, _in_one(ends).how, LastColumns(keep=False))
             return
