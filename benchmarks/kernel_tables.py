@@ -23,6 +23,7 @@ import numpy as np
 
 from fabrictwin.base.arrays import F64
 from fabrictwin.catalog.kernels import CONSTANTS, RESIDUALS
+from fabrictwin.workload.operators.families import WIDENED
 from fabrictwin.workload.operators.measurements import Measured, read_measured
 from fabrictwin.workload.operators.tables import Table, chip_of, fit_table, generation, nearest
 
@@ -33,17 +34,16 @@ OTHER_LIBRARY = "vllm"
 # others for them (its choice of backends asks for swiglu_limit and the activation). By (hidden, experts a token,
 # experts): MiniMax M3, whose SwiGLU is clamped, and Gemma 4 26B A4B, whose gate is a GELU.
 ACTIVATIONS = {(6144, 4, 128): "clamped", (2816, 8, 128): "gelu"}
+# Experts in MXFP4, by (hidden, experts a token, experts), that take as long on B200 as on H100: Marlin runs them.
+WIDENED_MODELS = {(3584, 16, 896)}
 # Products of fp8 with a scale for every block were measured without a graph: the host's time. Of weights of 4 bits
 # under vLLM 0.18 the collector measured another kernel than servers take (int4 by Triton's, not Marlin's), or did
 # not tell it that ranks share experts (MXFP4: eight ranks take as long as one).
-# Experts in MXFP4, by (hidden, experts a token, experts), that take as long on B200 as on H100: Marlin runs them.
-WIDENED_MODELS = {(3584, 16, 896)}
 LEFT_OUT = {("products", "fp8-block", gpu) for gpu in GPUS.values()} | {
     ("experts", "int4", "h200-sxm"),
     ("experts", "mxfp4", "h200-sxm"),
 }
 TYPES = ("bf16", "fp8", "fp8-block", "fp4", "int4", "mxfp4")
-MARLIN = "marlin"
 FOLDS = 5
 HEAD = """\
 # Constants of kernels by family, GPU, type and library; docs/kernels.md says what they are. Made by
@@ -81,7 +81,7 @@ def by_kernel(measured: Measured) -> tuple[Measured, Measured]:
     if kind == "mxfp4":
         models = measured.shapes[:, [1, 3, 4]].astype(int).tolist()
         rows = np.array([tuple(model) in WIDENED_MODELS for model in models])
-    widened = replace(part(measured, np.flatnonzero(rows)), type=f"{MARLIN}/{load}")
+    widened = replace(part(measured, np.flatnonzero(rows)), type=f"{WIDENED}/{load}")
     return part(measured, np.flatnonzero(~rows)), widened
 
 
