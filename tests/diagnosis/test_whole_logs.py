@@ -166,3 +166,42 @@ def test_one_rank_alone_is_a_question():
     text = devices("V100", 1, 1) + HEADS + row(0.0)
     assert shown(text) == []
     assert shown(text, least=Severity.QUESTION) == ["no-mpi"]
+
+
+def calls(*ranks: tuple[str, int, int]) -> str:
+    """Two calls of each process: its verb, size, and the number of the first; process and device by position."""
+    return "".join(
+        f"n0:{7 + at}:7 [{at}] NCCL INFO {verb}: opCount {number + n:x} sendbuff 0x1 recvbuff 0x2 count {count + n} datatype 7 "
+        f"op 0 root 0 comm 0x{at + 1:x} [nranks=4] stream 0x3\n"
+        for at, (verb, count, number) in enumerate(ranks)
+        for n in range(2)
+    )
+
+
+def test_ranks_whose_log_names_none_are_told_by_their_devices():
+    alike = ("AllReduce", 512, 9)
+    assert shown(calls(alike, alike, alike)) == []
+    assert shown(calls(alike, ("AllGather", 512, 9), alike)) == ["collective-mismatch"]
+    assert shown(calls(alike, ("AllGather", 512, 9))) == ["collective-mismatch"]
+    assert shown(calls(alike, ("AllReduce", 64, 9), alike)) == ["collective-mismatch"]
+    assert shown(calls(alike, ("AllReduce", 64, 9))) == []  # neither is the odd one
+    assert shown(calls(("Send", 512, 9), ("Send", 64, 9), ("Send", 512, 9))) == []
+
+
+def test_calls_that_share_a_number_are_not_held_against_each_other():
+    first = calls(("AllReduce", 512, 9), ("AllGather", 512, 9))
+    assert shown(first + first) == []
+    other = first.replace("comm 0x1 ", "comm 0x8 ").replace("comm 0x2 ", "comm 0x9 ")
+    assert shown(first + other.replace("opCount 9", "opCount 19").replace("opCount a", "opCount 1a")) == []
+
+
+def test_a_warning_of_nccl_before_a_jobs_results_did_not_end_it():
+    warned = "n0:7:7 [2] proxy.cc:1458 NCCL WARN [Service thread] Accept failed Resource temporarily unavailable\n"
+    assert "connect-refused" in shown(warned)
+    assert shown(warned + "RESULT,LLM_FINETUNING,,1049,nvidia,2023-09-19 02:34:29 PM\n") == []
+
+
+def test_a_processor_without_its_kind_is_a_question():
+    topology = '<system version="1">\n  <cpu numaid="0">\n    <pci busid="0000:00:16.0"/>\n  </cpu>\n</system>\n'
+    assert shown(topology) == []
+    assert shown(topology, least=Severity.QUESTION) == ["topology-malformed"]

@@ -191,6 +191,8 @@ class DecisiveLines:
     def close(self) -> bool:
         """Hand over what was kept; true where there is something."""
         until = self.work.until
+        if until:
+            self.sink.add("job.worked", until)
         for (kind, value, _), kept in self._kept.items():
             # a job that works after it went on in spite of it
             past = kept.last < until

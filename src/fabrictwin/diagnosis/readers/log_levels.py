@@ -14,7 +14,7 @@ from fabrictwin.diagnosis.finding import Severity
 _HEAD = 160  # of a line, in which its level stands
 _SAID = re.compile(
     # a logger's first word, behind a time or not: `WARNING 04-12 18:36 [a.py:1]`, `[2026-01-04 01] WARNING a.py`
-    r"^\W{0,3}(?:\[?[\d:.,/ TZ+-]{6,40}\]?\W{0,4})?\[?(?P<first>DEBUG|INFO|WARN(?:ING)?)\b(?![-/\w])"
+    r"^\W{0,3}(?:\d{1,6}: )?(?:\[?[\d:.,/ TZ+-]{6,40}\]?\W{0,4})?\[?(?P<first>DEBUG|INFO|WARN(?:ING)?)\b(?![-/\w])"
     r"|[-|] ?(?P<middle>DEBUG|INFO|WARN(?:ING)?) {0,4}[-|]"
     r"|\[(?P<bracketed>DEBUG|INFO|WARN(?:ING)?)\]"
     r"|^[\w.-]{1,40}: (?P<daemon>INFO|WARN(?:ING)?)\b:?"
@@ -34,7 +34,8 @@ _GOES_ON = re.compile(
 # by one of these a job has come up, or to its end
 _DONE = re.compile(
     r"Application startup complete|Uvicorn running on|The server is fired up|\[after training is done\]|"
-    r"exits successfully|Out of bounds values\s*:\s*0 OK|\btrain_runtime\b|successfully saved checkpoint"
+    r"exits successfully|^RESULT,\w|Out of bounds values\s*:\s*0 OK|"
+    r"\btrain_runtime\b|successfully saved checkpoint"
 )
 # a line or two of these can come from a rank that has not heard yet of another's end
 _WORK = re.compile(
@@ -43,7 +44,7 @@ _WORK = re.compile(
     r"\b(?:samples|tokens|examples)/s(?:ec)?\b|\bbusbw: +\d|:::MLLOG"
 )
 _SIGNS = (
-    b"startup complete", b"Uvicorn", b"fired up", b"training is done", b"exits succ", b"Out of bounds",
+    b"startup complete", b"Uvicorn", b"fired up", b"training is done", b"exits succ", b"RESULT,", b"Out of bounds",
     b"train_runtime", b"saved checkpoint", b"throughput", b" HTTP/", b"iteration", b"oss", b"/s", b"busbw",
     b":::MLLOG",
 )  # fmt: skip
