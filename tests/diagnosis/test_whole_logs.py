@@ -205,3 +205,44 @@ def test_a_processor_without_its_kind_is_a_question():
     topology = '<system version="1">\n  <cpu numaid="0">\n    <pci busid="0000:00:16.0"/>\n  </cpu>\n</system>\n'
     assert shown(topology) == []
     assert shown(topology, least=Severity.QUESTION) == ["topology-malformed"]
+
+
+def test_an_assertion_without_words_is_told_by_its_row():
+    row = "[rank3]:     assert self.lr_warmup_steps < self.lr_decay_steps\n[rank3]:            ^^^^^^^\n[rank3]: AssertionError\n"
+    assert shown(row) == ["settings-rejected"]
+    assert shown(row.replace("self.lr_warmup_steps < self.lr_decay_steps", "found is not None")) == [
+        "program-error"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cause", "line"),
+    [
+        ("framework-bug", "RuntimeError: PassManager::run failed"),
+        ("framework-bug", "RuntimeError: cutlass_gemm_caller, /a/c3x/cutlass_gemm_caller.cuh:62, Error Internal"),
+        ("gpu-architecture", "ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'"),
+        ("gpu-architecture", "ValueError: Failed to find a kernel that can implement the frob layer. Reasons:"),
+        ("gpu-program", "RuntimeError: Check failed: (status == cudaSuccess) is false: Frob failed with error invalid argument"),
+        ("no-socket-interface", "a:1:2 [0] misc/socket.cc:9 NCCL WARN ncclSocketInit: connecting to address  with family 59936 is neither AF_INET(2) nor AF_INET6(10)"),
+        ("peermem-broken", "libfabric:7:1726869859::cxi:mr:cxip_do_map():94<warn> n1: cxil_map failed: -22:Invalid argument"),
+        ("open-files", "[1.9] [n1:96:f]   vfs_fuse.c:281  UCX  ERROR inotify_add_watch(/tmp) failed: No space left on device"),
+    ],
+)  # fmt: skip
+def test_a_message_of_a_programs_source_names_its_cause(cause, line):
+    assert shown(line + "\n")[0] == cause
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "shared memory (/dev/shm) size .... 755.27 GB",
+        " [WARNING]  Frob is only supported on Ampere and newer architectures",
+        "Error. nthreads cannot be larger than environment variable FROB_MAX_THREADS (64)",
+        "CUDA_CACHE_PATH=/dev/shm/me/cuda_cache",
+        "Ignore import error when loading a.b: No module named 'frob'",
+        "To enable SHARP, SBATCH_NETWORK=sharp should be set in the script.",
+        "n0:7:7 [0] NCCL INFO Could not enable P2P between dev 0(=18000) and dev 1(=3b000)",
+    ],
+)
+def test_what_programs_say_of_themselves_is_no_fault(line):
+    assert shown(line + "\n") == []

@@ -22,19 +22,19 @@ _SAID = re.compile(
     r"|^[\d:, -]{10,30}\s(?P<ray>INFO|WARNING) \w+\.py:\d+"
     r"|(?:^|\[)(?P<glog>[IW])\d{3,4} \d\d:\d\d:\d\d|\[TRT-LLM\] \[(?P<trt>[IW])\]"
     r"|\bUCX +(?P<ucx>WARN|INFO|DIAG)\b|\(\):\d+<(?P<ofi>warn|info)>|\blevel=(?P<logfmt>info|warn(?:ing)?)\b"
-    r"|: \w*(?P<python>Warning): |^(?P<wandb>wandb): (?!ERROR)"
+    r"|: \w*(?P<python>Warning): |^(?:\d{1,6}: )?(?P<wandb>wandb): (?!ERROR)"
 )
 _WARNING = frozenset("WARNW")
 # how a program goes on in spite of what it warns of
 _GOES_ON = re.compile(
     r"\b[Ff]all(?:s|ing)? ?back\b|\bwill (?:proceed|continue|be (?:skipped|ignored|disabled|used instead))\b|"
-    r"\b[Ii]gnor(?:e|es|ed|ing)\b|[Ff]or the best performance|"
+    r"\b[Ii]gnor(?:e|es|ed|ing)\b|[Ff]or the best performance|\b[Uu]sing (?:the )?default\b|"
     r"not fully optimi[sz]ed|is deprecated"
 )
 # by one of these a job has come up, or to its end
 _DONE = re.compile(
     r"Application startup complete|Uvicorn running on|The server is fired up|\[after training is done\]|"
-    r"exits successfully|^RESULT,\w|Out of bounds values\s*:\s*0 OK|"
+    r"exits successfully|\bRESULT,[A-Z_]+,,|Out of bounds values\s*:\s*0 OK|"
     r"\btrain_runtime\b|successfully saved checkpoint"
 )
 # a line or two of these can come from a rank that has not heard yet of another's end
