@@ -136,10 +136,13 @@ def nvlink(case: Case) -> Iterator[Finding]:
             0.9,
             severity=Severity.WARNING if everywhere else None,
         )
-    count = Counter(fact.subject.device for fact in case.of("nvlink.rate"))
+    active = case.of("nvlink.rate")
+    count = Counter(fact.subject.device for fact in active)
     if len(count) > 1 and not inactive:
         most = max(count.values())
-        few = [fact for fact in case.of("nvlink.rate") if count[fact.subject.device] < most]
+        # the list may end before the last GPU's links do
+        last = max(active, key=lambda fact: (fact.place.file, fact.place.line)).subject.device
+        few = [fact for fact in active if count[fact.subject.device] < most and fact.subject.device != last]
         if few:
             yield found(
                 "nvlink-inactive",
@@ -248,6 +251,15 @@ def pci(case: Case) -> Iterator[Finding]:
             expected_from="the device's own capability",
             gain=f"{float(fact.parts[4] or 1) / float(fact.parts[2] or 1):.3g} times the rate of that device",
         )
+    somewhere = [fact for fact in case.of("pci.narrow-somewhere") if int(fact.parts[0] or 0)]
+    yield from reported(
+        "pci-narrow",
+        somewhere,
+        "x{0} (downgraded)",
+        f"x{somewhere[0].parts[1]}" if somewhere and somewhere[0].parts[1] else "the lanes that the device has",
+        0.7,
+        expected_from="the device's own capability",
+    )
     yield from reported(
         "pci-narrow",
         slow_nic,

@@ -25,8 +25,8 @@ class Ethtool(LineReader):
     """Reads `ethtool -S` and `ethtool`."""
 
     _interface = ""
-    _able = 0  # Mb/s, of the fastest mode that the port itself advertises
-    _of_modes = False
+    _able = 0  # Mb/s, of the fastest mode that the port itself advertises, or supports where it says no more
+    _of_modes = ""
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -35,11 +35,15 @@ class Ethtool(LineReader):
         if head is not None:
             self._interface, self._able = head[1], 0
             return True
-        if re.match(r"(?:Advertised|Supported) link modes:", bare) or (self._of_modes and ":" not in bare):
-            self._of_modes = True
-            self._able = max([self._able, *(int(one) for one in re.findall(r"\b(\d{3,7})base", bare))])
+        modes = re.match(r"(Advertised|Supported) link modes:", bare)
+        if modes is not None or (self._of_modes and ":" not in bare):
+            speeds = [int(one) for one in re.findall(r"\b(\d{2,7})base", bare)]
+            if modes is not None:
+                self._of_modes = modes[1]
+                self._able = 0 if speeds and modes[1] == "Advertised" else self._able
+            self._able = max([self._able, *speeds])
             return True
-        self._of_modes = False
+        self._of_modes = ""
         if bare.startswith("NIC statistics"):
             self.sink.add("port.counter", ("Read", 0), Subject(device=self._interface or "port"))
             return True
