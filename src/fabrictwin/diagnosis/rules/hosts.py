@@ -176,6 +176,40 @@ def nvlink(case: Case) -> Iterator[Finding]:
         )
 
 
+def queried(case: Case) -> Iterator[Finding]:
+    """What nvidia-smi says of a GPU: errors of its memory, what holds its clocks down, lanes, what it asks for."""
+    counted = case.of("smi.uncorrected")
+    now = [fact for fact in counted if fact.parts[0] == "volatile"]
+    before = [fact for fact in counted if fact.parts[0] != "volatile"]
+    if not case.of("smi.remap-pending", "smi.remap-failed"):
+        yield from reported("gpu-memory", now, "{1} uncorrected error(s) of memory", "0", 0.9)
+        if not now:
+            yield from reported(
+                "gpu-memory",
+                before,
+                "{1} uncorrected error(s) of memory in its life",
+                "0, or rows that were remapped for them",
+                0.5,
+                severity=Severity.NOTE,
+            )
+    yield from reported("gpu-hot", case.of("smi.hot"), "{text}: Active", "Not Active", 0.9)
+    yield from reported("gpu-power", case.of("smi.power"), "{text}: Active", "Not Active", 0.88)
+    yield from reported("gpu-recovery", case.of("smi.recovery"), "GPU Recovery Action: {text}", "None", 0.9)
+    narrow = case.of("smi.narrow")
+    # slots of half the lanes are common, and cloud hosts have them: one that differs from its peers is not
+    odd = len({fact.subject for fact in narrow}) < len({fact.subject for fact in case.of("smi.lanes")})
+    yield from reported(
+        "pci-narrow",
+        narrow,
+        "x{0}",
+        "x{1}",
+        0.8 if odd else 0.5,
+        severity=Severity.WARNING if odd else Severity.QUESTION,
+        collect="" if odd else "lspci -vvv while traffic runs: does the slot have as many lanes?",
+    )
+    yield from reported("gpu-hardware", case.of("smi.unreadable"), "{text} in place of a reading", "a reading", 0.85)
+
+
 def topology(case: Case) -> Iterator[Finding]:
     """Paths of `nvidia-smi topo -m`: NVLink uneven, everything far apart."""
     paths = case.of("smi.path")
@@ -397,5 +431,5 @@ def limits(case: Case) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    kernel, manager_without_switches, nvlink, topology, unreadable_devices, pci, pings, peers, limits,
+    kernel, manager_without_switches, nvlink, queried, topology, unreadable_devices, pci, pings, peers, limits,
 )  # fmt: skip

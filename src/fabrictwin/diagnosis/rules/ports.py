@@ -335,6 +335,7 @@ def modules(case: Case) -> Iterator[Finding]:
     """Ports as mlxlink sees them: their modules, bits that arrive wrong, the advice of firmware."""
     outside = case.of("mlxlink.module")
     yield from reported("module-fault", outside, "{0}: {1}", "a reading within the module's bounds", 0.92)
+    yield from reported("module-fault", case.of("ethernet.alarm"), "{text}: On", "Off", 0.9)
     wrong = [fact for fact in case.of("mlxlink.errors") if float(fact.value or 0) > BAD_RATE]  # type: ignore[arg-type]
     yield from reported("link-errors", wrong, "effective BER {text}", f"at most {BAD_RATE}", 0.9)
     state = [fact for fact in case.of("mlxlink.state") if fact.parts[0] == "State" and fact.parts[1] != "Active"]
@@ -390,6 +391,62 @@ def switches(case: Case) -> Iterator[Finding]:
     yield from reported("switch-software", stopped, "{0}: {1}", "running", 0.85)
     yield from reported("switch-unreadable", case.of("switch.unreadable"), "{text}", "a number", 0.7)
     yield from reported("ibdiagnet-error", case.of("ibdiagnet.error"), "{0}: {1}", "none", 0.6)
+    yield from _stages(case)
 
 
-RULES: tuple[Rule, ...] = (states, interfaces, rates, links, gids, modules, neighbours, switches)
+# what ibdiagnet's stages look at, by a word of their names
+_STAGES = (
+    ("speed", "link-slow"),
+    ("port counters", "link-errors"),
+    ("ber", "link-errors"),
+    ("links", "link-errors"),
+    ("subnet manager", "subnet-manager-error"),
+    ("routing", "subnet-manager-error"),
+    ("lids", "subnet-manager-error"),
+    ("guid", "subnet-manager-error"),
+    ("partition", "partition-key"),
+    ("temperature", "switch-part"),
+    ("fw", "firmware-old"),
+    ("cable", "module-fault"),
+)
+
+
+def _stages(case: Case) -> Iterator[Finding]:
+    """Stages of ibdiagnet that counted errors, where no line of the log says which."""
+    if any(fact.place.text.lstrip().startswith("-E-") for fact in case.of("line.known")):
+        return
+    for fact in case.of("ibdiagnet.stage"):
+        if int(fact.parts[2] or 0):
+            name = str(fact.parts[0]).lower()
+            cause = next((cause for word, cause in _STAGES if word in name), "ibdiagnet-error")
+            yield from reported(
+                cause,
+                [fact],
+                "{0}: {2} error(s)",
+                "0",
+                0.7,
+                severity=Severity.WARNING,
+                collect="the -E- lines of this stage in ibdiagnet2.log",
+            )
+
+
+def carriers(case: Case) -> Iterator[Finding]:
+    """Interfaces of Linux that are set up and have no carrier; members of bonds without a link."""
+    members = case.of("bond.member")
+    lost = [fact for fact in members if fact.text != "up"]
+    if lost:
+        yield found("port-down", lost, f"MII Status: {lost[0].text}", "up, as the bond's other members", 0.88)
+    gone = [fact for fact in case.of("link.state") if fact.text == "no carrier"]
+    if gone:
+        alone = not any(fact.text == "up" for fact in case.of("link.state"))
+        yield found(
+            "port-down",
+            gone,
+            "NO-CARRIER",
+            "a carrier where it is cabled",
+            0.6 if alone else 0.4,
+            severity=Severity.WARNING if alone else Severity.NOTE,
+        )
+
+
+RULES: tuple[Rule, ...] = (states, interfaces, rates, links, gids, modules, neighbours, switches, carriers)

@@ -14,7 +14,7 @@ from fabrictwin.diagnosis.readers.line_reader import LineReader
 OPENS_ETHTOOL = (
     r"^NIC statistics:|^Settings for \S+:|^Statistics for \S+:|^\s*(?:[rt]x_[a-z0-9_]+|"
     r"out_of_(?:sequence|buffer)|packet_seq_err|local_ack_timeout_err|np_\w+|rp_\w+|rnr_nak_retry_err|"
-    r"roce_\w+|link_down_events_phy): \d+\s*$"
+    r"roce_\w+|link_down_events_phy): \d+\s*$|^\s*Identifier\s+: 0x[0-9a-f]{2} \("
 )
 OPENS_QOS = r"^DCBX mode:|^Priority trust state:|^PFC configuration:"
 OPENS_DCB = r"^pfc-cap \d+ |^prio-pfc (?:0:)|^dscp-prio \d+:"
@@ -61,8 +61,10 @@ class Ethtool(LineReader):
                 self.sink.add("hca.rate-gbps", int(rate[1]) / 1000, about)
                 if self._able:
                     self.sink.add("port.able-gbps", (int(rate[1]) / 1000, self._able / 1000), about)
-        elif name == "Link detected":
-            self.sink.add("hca.state", "Active" if value == "yes" else "Down", about)
+        elif name.startswith("Link detected"):
+            self.sink.add("hca.state", "Active" if value.startswith("yes") else "Down", about)
+        elif value == "On" and re.search(r"(?:low|high) alarm$|Alarm$", name):  # -m: the module's own alarms
+            self.sink.add("ethernet.alarm", name, about)
         return True
 
 
