@@ -14,7 +14,7 @@ from fabrictwin.diagnosis.readers.line_reader import LineReader
 OPENS_ETHTOOL = (
     r"^NIC statistics:|^Settings for \S+:|^Statistics for \S+:|^\s*(?:[rt]x_[a-z0-9_]+|"
     r"out_of_(?:sequence|buffer)|packet_seq_err|local_ack_timeout_err|np_\w+|rp_\w+|rnr_nak_retry_err|"
-    r"roce_\w+|link_down_events_phy): \d+\s*$|^\s*Identifier\s+: 0x[0-9a-f]{2} \("
+    r"roce_\w+|link_down_events_phy): \d+\s*(?:[^\w\s].*)?$|^\s*Identifier\s+: 0x[0-9a-f]{2} \("
 )
 OPENS_QOS = r"^DCBX mode:|^Priority trust state:|^PFC configuration:"
 OPENS_DCB = r"^pfc-cap \d+ |^prio-pfc (?:0:)|^dscp-prio \d+:"
@@ -52,9 +52,10 @@ class Ethtool(LineReader):
             return not bare
         name, value = found.groups()
         about = Subject(device=self._interface or "port")
-        if re.fullmatch(r"\d{1,20}", value):
-            if int(value):
-                self.sink.add("port.counter", (name, int(value)), about)
+        count = re.match(r"(\d{1,20})(?:\s+[^\w\s].*)?$", value)  # with what somebody noted behind it
+        if count is not None:
+            if int(count[1]):
+                self.sink.add("port.counter", (name, int(count[1])), about)
         elif name == "Speed":
             rate = re.match(r"(\d+)Mb/s", value)
             if rate is not None:

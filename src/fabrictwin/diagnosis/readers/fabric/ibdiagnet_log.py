@@ -21,11 +21,10 @@ _STAGE = re.compile(r"-I- (\S.*?)\s{2,}(\d{1,9})\s+(\d{1,9})(?:\s|$)")
 class DiagnetLog(LineReader):
     """Reads ibdiagnet's log."""
 
-    talks = True
-
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
         bare = text.strip()
+        self.talks = bare.startswith(("-E-", "-W-"))  # what it informs of is no trouble, whatever its words
         stage = _STAGE.match(bare)
         if stage is not None:
             self.sink.add("ibdiagnet.stage", (stage[1][:60], int(stage[2]), int(stage[3])))

@@ -16,6 +16,9 @@ OPENS_NEIGHBOUR = (
     r"^BGP neighbor(?: on \S+| is)|^BFD Peers?:\s*$|^Session Id\s+LocalAddress|^Peer Addr\s+Interface\s+Vrf\s+State"
 )
 
+_ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-fA-F]*:[0-9a-fA-F:.]+")
+_STATE = re.compile(r"(?i)up|down|init|(?:admin_?down|shutdown)")  # of BFD
+
 
 class BgpSummary(LineReader):
     """Reads the neighbours of `show ip bgp summary`, of SONiC and of FRR's own shell."""
@@ -61,8 +64,8 @@ class Neighbours(LineReader):
             self._is_off = True
         elif state is not None and self._peer:
             self._keep(self._peer, state[1] or state[3])
-        elif self._column and len(words) > self._column and re.search(r"[.:]", bare):
-            peer = words[0] if re.search(r"[.:]", words[0]) else words[2]
+        elif self._column and len(words) > self._column and _STATE.fullmatch(words[self._column]):
+            peer = words[0] if _ADDRESS.fullmatch(words[0]) else words[2]
             self._keep(peer, words[self._column])
         else:
             return not bare or bool(self._peer) or set(bare) <= set("- ") or bare.startswith(("Total", "Flags"))

@@ -46,4 +46,4 @@ class Bond(LineReader):
             self.sink.add("port.counter", ("LinkDowned", int(value[:9])), about)
         elif name == "Ethernet Channel Bonding Driver":
             self._member = ""
-        return bool(colon) or not text.strip()
+        return bool(colon) or len(text.split()) < 2
