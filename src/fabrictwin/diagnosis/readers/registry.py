@@ -24,7 +24,16 @@ from fabrictwin.diagnosis.readers.fabric import (
     sonic,
     switch_health,
 )
-from fabrictwin.diagnosis.readers.host import dcgm, interfaces, kernel_log, limits, nvidia_smi, pci, peer_bandwidth, ping
+from fabrictwin.diagnosis.readers.host import (
+    dcgm,
+    interfaces,
+    kernel_log,
+    limits,
+    nvidia_smi,
+    pci,
+    peer_bandwidth,
+    ping,
+)
 from fabrictwin.diagnosis.readers.job import benchmarks, launchers, ras, topology_xml, verbs_programs
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 

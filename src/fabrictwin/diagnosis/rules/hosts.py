@@ -207,7 +207,9 @@ def queried(case: Case) -> Iterator[Finding]:
         severity=Severity.WARNING if odd else Severity.QUESTION,
         collect="" if odd else "lspci -vvv while traffic runs: does the slot have as many lanes?",
     )
-    yield from reported("gpu-hardware", case.of("smi.unreadable"), "{text} in place of a reading", "a reading", 0.85)
+    yield from reported(
+        "gpu-hardware", case.of("smi.unreadable"), "{text} in place of a reading", "a reading", 0.85
+    )
 
 
 def topology(case: Case) -> Iterator[Finding]:

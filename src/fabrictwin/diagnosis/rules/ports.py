@@ -365,6 +365,7 @@ def neighbours(case: Case) -> Iterator[Finding]:
     untrained = [fact for fact in case.of("sonic.training") if fact.parts[:3] == ("down", "up", "on")]
     if not down:
         yield from reported("port-down", untrained, "oper down, admin up, link training: {3}", "trained", 0.8)
+    yield from reported("port-down", case.of("nvue.down"), "{0} down", "up, as it is set", 0.75)
     yield from reported("module-fault", case.of("sonic.module"), "{text}", "OK", 0.92)
     yield from reported("port-down", case.of("sonic.bundle-down"), "{0}: {1}", "up, its ports selected", 0.8)
     yield from reported("bgp-down", case.of("bgp.away"), "{0} {1}", "established: a number of routes", 0.9)

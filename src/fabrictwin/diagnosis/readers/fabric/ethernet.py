@@ -47,7 +47,7 @@ class Ethtool(LineReader):
         if bare.startswith("NIC statistics"):
             self.sink.add("port.counter", ("Read", 0), Subject(device=self._interface or "port"))
             return True
-        found = re.match(r"([\w ./-]+?):\s*(.*)$", bare)
+        found = re.match(r"([\w ./(),-]+?)\s*:\s*(.*)$", bare)
         if found is None or bare.startswith("/sys/"):
             return not bare
         name, value = found.groups()
@@ -64,7 +64,7 @@ class Ethtool(LineReader):
                     self.sink.add("port.able-gbps", (int(rate[1]) / 1000, self._able / 1000), about)
         elif name.startswith("Link detected"):
             self.sink.add("hca.state", "Active" if value.startswith("yes") else "Down", about)
-        elif value == "On" and re.search(r"(?:low|high) alarm$|Alarm$", name):  # -m: the module's own alarms
+        elif value == "On" and re.search(r"(?:low|high) alarm\b|Alarm$", name):  # -m: the module's own alarms
             self.sink.add("ethernet.alarm", name, about)
         return True
 

@@ -1,7 +1,7 @@
 """ibdiagnet's log: what each stage found, and the table of stages at its end (ibutils2).
 
-Its lines of trouble begin with -E- and -W-; they are looked up in the table of mechanisms, as any message is. That a
-stage `finished with errors` says no more than the lines before it.
+Its lines of trouble begin with -E- and -W-; they are looked up in the table of mechanisms, as any message is.
+That a stage `finished with errors` says no more than the lines before it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from fabrictwin.diagnosis.readers.line_reader import LineReader
 OPENS = (
     r"^\s*-[IWE]- (?:Stage\s+Warnings|Discovering|Discovery|Lids? Check|Links? |Link: |Ports? [Cc]ounters|lid=0x|"
     r"Subnet Manager|Speed / Width|FW |Fabric Discover|Nodes Information|Partition Keys|Load Plugins|"
-    r"\S+ - \"\w+\" increased)|^\s*-[WE]- .*increased during the run|^\s*IBDIAGNET\b|^Running version:\s+\"IBDIAGNET"
+    r"\S+ - \"\w+\" increased)|^\s*-[WE]- .*increased during the run|^\s*IBDIAGNET\b|"
+    r"^Running version:\s+\"IBDIAGNET"
 )
 _STAGE = re.compile(r"-I- (\S.*?)\s{2,}(\d{1,9})\s+(\d{1,9})(?:\s|$)")
 

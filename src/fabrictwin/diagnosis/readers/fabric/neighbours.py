@@ -1,7 +1,7 @@
 """Neighbours of switches: BGP and BFD, as SONiC and FRR's own shell print them.
 
-FRR's `show bgp neighbors` and `show bfd peers` tell each neighbour over several rows; SONiC's `show bfd summary` is a
-table (sonic-utilities, show/main.py; FRR, bgp_vty.c and bfdd_vty.c).
+FRR's `show bgp neighbors` and `show bfd peers` tell each neighbour over several rows; SONiC's `show bfd summary`
+is a table (sonic-utilities, show/main.py; FRR, bgp_vty.c and bfdd_vty.c).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS_SUMMARY = r"^\s*Neighbor\s+V\s+AS\s+MsgRcvd"
 OPENS_NEIGHBOUR = (
-    r"^BGP neighbor(?: on \S+| is)|^BFD Peers?:\s*$|^Session Id\s+LocalAddress|^Peer Addr\s+Interface\s+Vrf\s+State"
+    r"^BGP neighbor(?: on \S+| is)|^BFD Peers?:\s*$|^Session Id\s+LocalAddress|"
+    r"^Peer Addr\s+Interface\s+Vrf\s+State"
 )
 
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-fA-F]*:[0-9a-fA-F:.]+")

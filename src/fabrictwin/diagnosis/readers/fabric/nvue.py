@@ -1,12 +1,14 @@
 """Cumulus Linux: tables of NVUE's `nv show` (NVIDIA, Cumulus Linux user guide, NVUE reference).
 
-Values of one thing stand in columns `operational` and `applied`, a name a row; lists are tables below a ruler of dashes.
+Values of one thing stand in columns `operational` and `applied`, a name a row; lists are tables below a ruler of
+dashes.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 
 from fabrictwin.diagnosis.evidence import Sink, Subject
 from fabrictwin.diagnosis.readers.line_reader import LineReader
@@ -57,7 +59,7 @@ class Nvue(LineReader):
 
     def _cut(self, text: str) -> list[str]:
         edges = [begin for begin, _ in self._columns] + [len(text) + 200]
-        return [text[begin:end].strip()[:80] for begin, end in zip(edges, edges[1:], strict=False)]
+        return [text[begin:end].strip()[:80] for begin, end in pairwise(edges)]
 
     def _row(self, row: Mapping[str, str]) -> None:
         about = Subject(device=self._interface or "switch")
@@ -81,12 +83,13 @@ class Nvue(LineReader):
     def _value(self, name: str, value: str, wanted: str, about: Subject) -> None:
         """Take a value of one interface."""
         if name in ("state", "oper-status") and value == "down" and wanted != "down" and self._interface:
-            self.sink.add("sonic.described", ("down", "up", f"{self._interface}: {name} down"), about)
+            self.sink.add("nvue.down", (name, wanted), about)
         elif name == "carrier-transitions" and value.isdigit():
             # each time that a link is lost counts twice: down, and up again
             self.sink.add("port.counter", ("LinkDowned", int(value[:9]) // 2), about)
         elif name in ("in-errors", "out-errors") and value.isdigit() and int(value[:18]):
-            self.sink.add("port.counter", ("sonic_rx_err" if name[:2] == "in" else "nvue_tx_err", int(value[:18])), about)
+            label = "sonic_rx_err" if name.startswith("in") else "nvue_tx_err"
+            self.sink.add("port.counter", (label, int(value[:18])), about)
         elif name == "status" and value and not _WELL.match(value) and not self._interface:
             self.sink.add("switch.status", (name, value[:40]), about)
 

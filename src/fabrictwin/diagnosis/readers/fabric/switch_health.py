@@ -1,7 +1,7 @@
 """SONiC's own view of its health: `show system-health` and `show system-health sysready-status`.
 
-Services that do not run, parts that are not well, each with SONiC's words (sonic-utilities, show/system_health.py and
-scripts/sysreadyshow; sonic-buildimage, system-health).
+Services that do not run, parts that are not well, each with SONiC's words (sonic-utilities,
+show/system_health.py and scripts/sysreadyshow; sonic-buildimage, system-health).
 """
 
 from __future__ import annotations

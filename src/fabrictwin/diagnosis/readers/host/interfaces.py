@@ -26,7 +26,9 @@ class IpLink(LineReader):
                 state = "up" if up else "no carrier" if gone else "off"
                 self.sink.add("link.state", state, Subject(device=found[1]))
             return True
-        return bool(re.match(r"\s+(?:link/|inet6? |valid_lft|altname|vf \d|(?:RX|TX): |RX errors|TX errors|\d)", text))
+        return bool(
+            re.match(r"\s+(?:link/|inet6? |valid_lft|altname|vf \d|(?:RX|TX): |RX errors|TX errors|\d)", text)
+        )
 
 
 class Bond(LineReader):

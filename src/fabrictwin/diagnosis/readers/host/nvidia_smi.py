@@ -35,6 +35,7 @@ _TAGS = {
 }
 # clocks that are held down, and what holds them: the card's own protection, not its power limit under load
 _THROTTLES = {
+    "HW Slowdown": "hot",
     "HW Thermal Slowdown": "hot",
     "SW Thermal Slowdown": "hot",
     "HW Power Brake Slowdown": "power",
@@ -119,8 +120,6 @@ class NvlinkStatus(LineReader):
 class Query(LineReader):
     """Reads `nvidia-smi -q`, as text and as XML, and the plain table."""
 
-    talks = True
-
     _gpu = _section = _part = ""
     _row_of = ""  # the GPU whose row of the plain table was the last
     _width = 0  # lanes that the GPU has at most
@@ -128,6 +127,8 @@ class Query(LineReader):
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
         bare = text.strip()
+        # values, and titles of sections, are no messages
+        self.talks = text[:1] not in (" ", "\t", "<") and not re.match(r"[A-Z][\w ()./-]{0,60}?\s:\s", bare)
         gpu = re.match(r"(?:GPU |<gpu id=\")([0-9A-Fa-f]{8}:[0-9A-Fa-f:.]+)", bare)
         if gpu is not None:
             self._gpu, self._width = f"GPU {gpu[1]}", 0
@@ -210,6 +211,8 @@ class Query(LineReader):
             and re.fullmatch(r"\d{1,9}", value)
             and int(value)
         ):
-            when = "aggregate" if self._part in ("Aggregate", "Aggregate Uncorrectable SRAM Sources") else "volatile"
+            when = (
+                "aggregate" if self._part in ("Aggregate", "Aggregate Uncorrectable SRAM Sources") else "volatile"
+            )
             kind = "retired" if name.startswith("Double") else when
             self.sink.add("smi.uncorrected", (kind, int(value)), about)
