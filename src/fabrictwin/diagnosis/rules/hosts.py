@@ -177,7 +177,7 @@ def nvlink(case: Case) -> Iterator[Finding]:
 
 
 def queried(case: Case) -> Iterator[Finding]:
-    """What nvidia-smi says of a GPU: errors of its memory, what holds its clocks down, lanes, what it asks for."""
+    """Errors of a GPU's memory, reasons of its low clocks, lanes, and the reset that it asks for (nvidia-smi)."""
     counted = case.of("smi.uncorrected")
     now = [fact for fact in counted if fact.parts[0] == "volatile"]
     before = [fact for fact in counted if fact.parts[0] != "volatile"]
