@@ -55,7 +55,7 @@ def took(forms: ClosedForms, library: Library, groups: I64) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["dgx-h100", "dgx-a100", "dgx-b200", "grand-teton-hbm2e", "mi300x-8"])
+@pytest.mark.parametrize("kind", ["dgx-h100", "dgx-a100", "dgx-b200", "grand-teton-hbm2e", "mi300x-8", "h100-pcie-8"])
 @pytest.mark.parametrize("apart", [2, 4, 8])
 def test_who_stands_for_all_takes_as_long_as_all(kind: str, apart: int) -> None:
     equal, forms, library = rails(job(4, kind))
@@ -100,7 +100,7 @@ def test_groups_on_other_hosts_or_other_gpus_of_a_host_stand_for_themselves() ->
     assert equal.representatives(turned).tolist() == list(range(8))
 
 
-@pytest.mark.parametrize("kind", ["h100-pcie-8", "pcie-box", "gb200-nvl72"])
+@pytest.mark.parametrize("kind", ["pcie-box", "gb200-nvl72"])
 def test_hosts_whose_rails_are_not_apart_keep_all_groups(kind: str) -> None:
     equal, _, library = rails(job(2, kind))
     gpus = len(library.rank_node) // 2

@@ -82,7 +82,7 @@ class EqualRails:
 
     @cached_property
     def _comparable(self) -> bool:
-        """Whether hosts are of one kind that rails can be told apart in."""
+        """Tell whether hosts are of one kind, in which rails can be told apart."""
         library, fabric = self.library, self.fabric
         settings, template = library.settings, fabric.templates[0]
         plain = not (library.hosts.host_causes or settings.collnet_enable or settings.topo_file)
