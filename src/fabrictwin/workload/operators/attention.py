@@ -35,10 +35,10 @@ PROMPT_BOUNDS: Mapping[str, tuple[float, float, float]] = {
     "power": (0.001, 0.05, 1.0),
     "split": (0.1, 3.0, 20.0),
 }
-"""launch; peak: share of the data sheet's rate; row: of a row of blocks; waves: weight of whole waves; moved: bytes
-an SM reads and writes a microsecond, where memory gives so many; write: share of the memory's rate of what is
-written to the cache; token: of each block that writes a token there; power: what long kernels lose to the clock;
-split: of combining the parts of rows."""
+"""launch; peak: share of the data sheet's rate; row: of a row of blocks; waves: weight of whole waves;
+moved: bytes that an SM reads and writes a microsecond, if memory gives so many; write: share of the memory's rate,
+of what is written to the cache; token: of each block that writes a token there; power: what long kernels lose to
+the clock; split: of combining the parts of rows."""
 WITHOUT_SPLIT = tuple(name for name in PROMPT_BOUNDS if name != "split")
 FULL, FILLED, SHORT = 0.8, 0.85, 4
 """FlashAttention 3 splits keys where rows of blocks take less than `FULL` of the SMs and have more than `SHORT`
