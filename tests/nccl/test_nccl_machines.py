@@ -144,6 +144,8 @@ def test_every_host_of_the_catalog_is_detected_with_one_pci_link_a_gpu() -> None
         ("mi355x-8", 7 * 57.6, False),
         ("h100-pcie-8", 64.0, False),
         ("a40-8", 32.0, False),
+        ("dgx-1-v100", 6 * 20.0, False),
+        ("dgx-2", 6 * 20.0, False),
     ],
 )
 def test_rings_inside_a_host_get_no_more_than_its_wires(host: str, gbps: float, nvls: bool) -> None:
@@ -162,3 +164,23 @@ def test_pairs_reach_each_other_by_their_bridge_and_others_by_pcie(host: str) ->
         (a, b) for a, b in kinds if a // 2 == b // 2
     }
     assert all(kind != PathType.NVL for (a, b), kind in kinds.items() if a // 4 != b // 4)
+
+
+def test_a_cube_mesh_of_v100_is_searched_as_nccl_prints_it() -> None:
+    """Links of GPU 0 and 1 as NCCL's topology of a DGX-1 has them (NCCL issue 671); six rings use all of them."""
+    twin = twin_of("dgx-1-v100", 1, "infiniband")
+    system = detect(twin.fabric, 0)
+    gpus = system.of(Kind.GPU)
+    joined = {
+        (gpus.index(node), gpus.index(link.to)): round(link.bw / 20.0)
+        for node in gpus
+        for link in (system.links[number] for number in system.out[node])
+        if link.kind == LinkClass.NVL
+    }
+    assert {b: n for (a, b), n in joined.items() if a == 0} == {1: 1, 2: 1, 3: 2, 4: 2}
+    assert {b: n for (a, b), n in joined.items() if a == 1} == {0: 1, 2: 2, 3: 1, 5: 2}
+    assert all(sum(n for (a, _), n in joined.items() if a == gpu) == 6 for gpu in range(8))
+    ring = initialise(twin, settings=read_settings({})).graphs[Algorithm.RING]
+    assert (ring.channels, ring.bw_intra) == (6, 20.0)
+    hops = [(int(path[i]), int(path[(i + 1) % 8])) for path in ring.intra[0] for i in range(8)]
+    assert all(hops.count(pair) == n for pair, n in joined.items())

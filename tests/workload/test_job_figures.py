@@ -20,8 +20,8 @@ from fabrictwin.workload.search.layout_search import LARGEST_MICRO_BATCH, Search
 def job(**more):
     training = Record(
         sharding=Record(strategy="none"), micro_batch_size=3, sequence=16, sequence_parallel=True,
-        recompute="full", recompute_modules=("norms",), attention="flash", parallel=Record(schedule="1f1b"),
-        routing=Record(imbalance=0.0), lora=None, weights="master",
+        recompute="full", recompute_modules=("norms",), attention="flash", loss="compiled",
+        parallel=Record(schedule="1f1b"), routing=Record(imbalance=0.0), lora=None, weights="master",
     )  # fmt: skip
     model = Record(experts=None, layers=8, sparse_before=(0, 0, 0, 1, 2, 3, 4, 5, 6))
     layout = Record(tp=2, cp=3, dp=4, pp=2, ep=5, expert_tp=6, width=7)

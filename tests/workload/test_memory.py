@@ -205,6 +205,25 @@ def test_published_memory_is_met(row):
     assert found.fits
 
 
+@pytest.mark.parametrize("row", [r for r in DATA.rows if r.set == "llm-foundry"], ids=lambda r: r.row)
+def test_what_ran_fits(row):
+    """MPT with the fused loss of flash-attn: logits and their gradient, nothing between."""
+    keys = DATA.texts.models[row.model] | {"n_positions": row.sequence}
+    model = read_model(keys, name=row.model)
+    inputs = held(
+        model,
+        model.vocab,
+        (model.layers,),
+        dp=row.gpus,
+        micro_batch_size=row.micro_batch,
+        sequence=row.sequence,
+        recompute=row.recompute,
+        fsdp=True,
+        loss="fused",
+    )
+    assert memory(inputs, "a100-80").fits
+
+
 def test_korthikantis_530b_fits_only_with_sequence_parallelism_and_selective_recomputation():
     """Section 6.1: without recomputation none of the models fit in 80 GB."""
     model = read_model(DATA.texts.models["megatron-530b"], name="530B")

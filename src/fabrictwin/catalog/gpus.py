@@ -106,6 +106,16 @@ class Gpu(Entry):
         """The share of the memory's peak rate that a streaming kernel was measured to get."""
         return self.memory_bandwidth_measured.value / self.memory_bandwidth.value
 
+    @property
+    def wide_type(self) -> Literal["bf16", "fp16"]:
+        """The type of 16 bits that products are made in: fp16 where the tensor cores have no bf16 (V100)."""
+        return "bf16" if "bf16" in self.peak_flops else "fp16"
+
+    @property
+    def wide_peak(self) -> float:
+        """Dense peak of products in 16 bits, FLOP/s."""
+        return float(self.peak_flops[self.wide_type].value)
+
     def computed(self) -> dict[str, str]:
         return {"memory efficiency": f"{self.memory_efficiency:.3f}"}
 

@@ -13,6 +13,7 @@ from fabrictwin.diagnosis.evidence import Place, Sink, Subject
 from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of
 from fabrictwin.diagnosis.readers.line_prefixes import without_colours
 from fabrictwin.diagnosis.readers.line_shapes import LineShapes
+from fabrictwin.diagnosis.readers.log_levels import Work
 
 # of lower-case bytes: whatever a pattern of the table can stand beside
 _TROUBLE = (
@@ -85,6 +86,7 @@ def has_trouble(lower: bytes) -> bool:
 class _Kept:
     place: Place
     about: Subject
+    last: int  # line
     count: int = 1
 
 
@@ -100,11 +102,12 @@ class Message:
         """Return true where another line of this shape is counted and no more."""
         return self.first is None or self.seen > MOST_COMPARED or len(self.subjects) >= MOST_SUBJECTS
 
-    def again(self) -> None:
-        """Count one more line of this shape."""
+    def again(self, number: int = 0) -> None:
+        """Count one more line of this shape, by its number where it is known."""
         if self.first is not None:
             self.seen += 1
             self.first.count += 1
+            self.first.last = max(self.first.last, number)
 
 
 NOTHING = Message(None)  # lines that say nothing
@@ -116,6 +119,7 @@ class DecisiveLines:
     def __init__(self, sink: Sink, shapes: LineShapes) -> None:
         self.sink = sink
         self.shapes = shapes
+        self.work = Work()
         self._messages: dict[str, Message] = {}
         self._kept: dict[tuple[str, tuple[str | float, ...], Subject], _Kept] = {}
 
@@ -126,6 +130,7 @@ class DecisiveLines:
 
     def line(self, raw: bytes, text: str, *, kernel: bool) -> Message:
         """Take a line, and return the message that it is one of; `kernel` where it is of a kernel's log."""
+        self.work.line(raw, text, self.sink.number)
         shape = self.shapes.of(text)
         if kernel:
             shape += "\n"  # a message of the kernel, of which less is said
@@ -142,7 +147,7 @@ class DecisiveLines:
     def _again(self, known: Message, raw: bytes, text: str, *, kernel: bool) -> None:
         """Take a line whose shape was kept before: one more of it, or the first about another host."""
         is_settled = known.is_settled
-        known.again()
+        known.again(self.sink.number)
         if is_settled:
             return
         about = _about(without_colours(raw.decode("utf-8", "replace")))
@@ -178,14 +183,18 @@ class DecisiveLines:
         kept = self._kept.get((kind, value, about))
         if kept is not None:
             kept.count += 1
+            kept.last = self.sink.number
             return kept
-        kept = self._kept[kind, value, about] = _Kept(self.sink.here(), about)
+        kept = self._kept[kind, value, about] = _Kept(self.sink.here(), about, self.sink.number)
         return kept
 
     def close(self) -> bool:
         """Hand over what was kept; true where there is something."""
+        until = self.work.until
         for (kind, value, _), kept in self._kept.items():
-            self.sink.add(kind, value, kept.about, place=kept.place, count=kept.count)
+            # a job that works after it went on in spite of it
+            past = kept.last < until
+            self.sink.add(kind, (*value, float(past)), kept.about, place=kept.place, count=kept.count)
         return bool(self._kept)
 
 

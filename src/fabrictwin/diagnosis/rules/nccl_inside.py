@@ -126,7 +126,11 @@ def channels(case: Case) -> Iterator[Finding]:
             "nvls-off", no, "NVLS multicast support is not available", "available, as on other hosts", 0.85
         )
     elif (
-        expected is not None and expected.nvls_channels and facts and not any(int(f.parts[1] or 0) for f in facts)
+        expected is not None
+        and case.knows_host
+        and expected.nvls_channels
+        and facts
+        and not any(int(f.parts[1] or 0) for f in facts)
     ):
         yield found(
             "nvls-off",
@@ -137,7 +141,7 @@ def channels(case: Case) -> Iterator[Finding]:
             expected_from=TWIN,
             gain=expected.gain_without_setting("NCCL_NVLS_ENABLE", "0"),
         )
-    if expected is not None and facts and expected.channels:
+    if expected is not None and case.knows_host and facts and expected.channels:
         most = max(int(fact.parts[0] or 0) for fact in facts)
         if most * 2 <= expected.channels:
             yield found(

@@ -6,11 +6,11 @@ from functools import cached_property
 from typing import Literal
 
 from fabrictwin import catalog
-from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.catalog.step_shares import step_shares
 from fabrictwin.workload.captured.captured_file import DTYPES
 from fabrictwin.workload.captured.captured_job import Work
+from fabrictwin.workload.layers.number_formats import Attention
 from fabrictwin.workload.layers.roofline import AttentionKernel, Heads, Roofline
 
 
@@ -30,8 +30,9 @@ class KernelTimes:
     @cached_property
     def _roofline(self) -> Roofline:
         # what scaled_dot_product_attention calls where it can (PyTorch since 2.5, on Hopper)
-        attention = AttentionKernel("cudnn" if "cudnn" in self.gpu.attention else "flash")
-        return Roofline(self.gpu.name, "bf16", attention=attention, share=self._share)
+        kernels: tuple[Attention, ...] = ("cudnn", "flash", "materialised")
+        attention = AttentionKernel(next(kernel for kernel in kernels if kernel in self.gpu.attention))
+        return Roofline(self.gpu.name, self.gpu.wide_type, attention=attention, share=self._share)
 
     def time_ps(self, work: Work) -> int:
         """Time of one kernel, at least what the host needs to issue it. Raises ConfigError."""
@@ -71,8 +72,6 @@ class KernelTimes:
             if name in peaks:
                 if name != dtype:
                     self.notes.add(f"products in {dtype} are timed at the peak of {name} on {self.gpu.name}")
-                return float(peaks["bf16"].value / peaks[name].value)
-        if "bf16" not in peaks:
-            raise ConfigError(f"got {dtype} on {self.gpu.name}, whose peak the catalog does not have")
+                return self.gpu.wide_peak / float(peaks[name].value)
         self.notes.add(f"products in {dtype} are timed as in bf16: the catalog has no peak for {self.gpu.name}")
         return 1.0

@@ -14,7 +14,7 @@ from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.units import Duration, Flops, Rate, Size
 from fabrictwin.catalog.step_shares import step_shares
 from fabrictwin.workload.layers.kernel_traffic import Weights
-from fabrictwin.workload.layers.number_formats import Attention, Scaling
+from fabrictwin.workload.layers.number_formats import Attention, Loss, Scaling
 from fabrictwin.workload.model.huggingface_cache import config_of
 from fabrictwin.workload.model.huggingface_families import load_model, read_model
 from fabrictwin.workload.model.model_sizes import Model
@@ -182,7 +182,7 @@ class Training(Section):
     # modules that predict a token further each, behind the last layer (DeepSeek-V3)
     prediction_layers: Annotated[int, Field(strict=True, ge=0, le=16)] = 0
     # compiled: over logits of 4 bytes; fused: one that reads and overwrites those of 2; eager: PyTorch's own
-    loss: Literal["compiled", "fused", "eager"] = "compiled"
+    loss: Loss = "compiled"
     # cross-entropies that are computed from the logits for metrics, beside the loss
     metrics: Annotated[int, Field(strict=True, ge=0, le=16)] = 0
     pad_vocabulary: Annotated[int, Field(strict=True, ge=1, le=1 << 20)] = 128

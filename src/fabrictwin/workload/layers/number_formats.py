@@ -23,6 +23,7 @@ from fabrictwin.base.records import record
 Precision = Literal["bf16", "fp16", "fp8", "fp4"]
 Scaling = Literal["delayed", "current", "rowwise", "block"]
 Attention = Literal["flash", "cudnn", "materialised"]
+Loss = Literal["compiled", "fused", "eager"]  # kernels of the cross-entropy
 
 WIDE_BYTES = 2  # what linear layers read and write elsewhere
 _MX_BLOCK, _NV_BLOCK = 32, 16

@@ -136,17 +136,19 @@ class Roofline:
         self._launch_ps = self.gpu.kernel_launch.value
         self._misaligned = self.gpu.misaligned
         attention = attention or AttentionKernel()
-        name = "flash" if attention.name == "materialised" else attention.name
-        measured = self.gpu.attention.get(name)
+        known = self.gpu.attention
+        measured = known.get(attention.name)
+        if measured is None and attention.name == "materialised":
+            measured = next(iter(known.values()))  # its time is that of its products and bytes
         if measured is None:
             raise ConfigError(
-                f"got {name} on {gpu}, expected flash: attention by it was not measured there",
+                f"got {attention.name} on {gpu}, expected one that is known there: {', '.join(known)}",
                 key="workload.training.attention",
             )
         self._flash = attention.flops_per_s or measured.throughput.value
         self._flash_width = measured.head_size.value
         found = self.gpu.exponentials
-        products = self.gpu.peak_flops["bf16"].value / (4 * self._flash_width)
+        products = self.gpu.wide_peak / (4 * self._flash_width)
         self._exponential = products / found.value if found else 0.0
         self._flash_backward = attention.backward_flops_per_s
 

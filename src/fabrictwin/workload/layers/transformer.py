@@ -30,7 +30,7 @@ from typing import Literal
 
 from fabrictwin.base.records import record
 from fabrictwin.workload.layers.kernel_traffic import CAST_BYTES, FUSED, Moved, Traffic
-from fabrictwin.workload.layers.number_formats import Attention
+from fabrictwin.workload.layers.number_formats import Attention, Loss
 from fabrictwin.workload.layers.pass_script import Collective, Kind, Part, Script
 from fabrictwin.workload.layers.roofline import NOTHING, Cost, Roofline
 from fabrictwin.workload.model.model_blocks import Linear
@@ -65,7 +65,7 @@ class Hiding:
 class LossKernels:
     """Kernels of the cross-entropy, and how often it is computed once more for metrics."""
 
-    kind: Literal["compiled", "fused", "eager"] = "compiled"
+    kind: Loss = "compiled"
     metrics: int = 0
 
 

@@ -42,6 +42,7 @@ WIDTH = {"autocast": 4, "same": 2}  # of weights, gradients and each of two mome
 ACTIVATION_BYTES = 2
 LOGIT_BYTES_IN_PLACE = 2 + 4
 LOGIT_BYTES_PYTORCH = 2 + 4 + 4 + 4
+LOGIT_BYTES_FUSED = 2 + 2  # logits and their gradient, nothing between (CrossEntropyLoss of flash-attn)
 
 _MIB = 1 << 20
 COMMUNICATOR_OF_TWO_BYTES, COMMUNICATOR_BYTES = 544 * _MIB, 688 * _MIB
@@ -197,6 +198,8 @@ def in_flight(inputs: MemoryInputs, stage: int) -> float:
 
 def logit_bytes(inputs: MemoryInputs) -> int:
     each = LOGIT_BYTES_PYTORCH if inputs.sharding.fsdp else LOGIT_BYTES_IN_PLACE
+    if inputs.activations.loss == "fused":
+        each = LOGIT_BYTES_FUSED
     return each * inputs.tokens * inputs.vocab // inputs.ranks.tp
 
 

@@ -10,7 +10,7 @@ from fabrictwin.base.records import record
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.job.training_checks import IN_PASS
 from fabrictwin.workload.layers.kernel_traffic import Weights
-from fabrictwin.workload.layers.number_formats import Attention
+from fabrictwin.workload.layers.number_formats import Attention, Loss
 from fabrictwin.workload.model.model_sizes import Model
 
 Recompute = Literal["none", "selective", "full", "operations"]
@@ -48,6 +48,7 @@ class Activations:
     recompute: Recompute = "none"
     recompute_modules: tuple[str, ...] = ()
     attention: Attention = "flash"
+    loss: Loss = "compiled"
 
 
 @record
@@ -107,7 +108,11 @@ def memory_inputs_of(job: Job, like: MemoryInputs | None = None) -> MemoryInputs
     training, layout = job.training, job.layout
     batches = Batches(job.micro_batches, training.micro_batch_size, training.sequence, _schedule(job))
     activations = Activations(
-        training.sequence_parallel, training.recompute, training.recompute_modules, training.attention
+        training.sequence_parallel,
+        training.recompute,
+        training.recompute_modules,
+        training.attention,
+        training.loss,
     )
     if like is not None:
         of_model = like.model, like.vocab, like.stage_layers, like.sparse_layers

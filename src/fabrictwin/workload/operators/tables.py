@@ -68,7 +68,7 @@ def chip_of(gpu: str, family: str, name: str) -> Chip:
     """Return the data sheet of a GPU for a family in a type."""
     entry = catalog.gpu(gpu)
     wanted = FAMILIES[family].peak or name.partition("/")[0].partition("-")[0]
-    peak = entry.peak_flops.get(wanted) or entry.peak_flops["bf16"]
+    peak = entry.peak_flops.get(wanted) or entry.peak_flops[entry.wide_type]
     return Chip(
         int(entry.sm_count.value),
         float(peak.value) / US_PER_S,
@@ -118,7 +118,7 @@ def _distance(gpu: str, other: str) -> tuple[int, float]:
     unlike = 0.0
     for a, b in (
         (one.memory_bandwidth.value, two.memory_bandwidth.value),
-        (one.peak_flops["bf16"].value, two.peak_flops["bf16"].value),
+        (one.wide_peak, two.wide_peak),
         (one.sm_count.value, two.sm_count.value),
     ):
         unlike += abs(math.log(float(a) / float(b)))

@@ -38,7 +38,9 @@ _GDR_FAR = re.compile(
 )
 _MADE = re.compile(r"name=(\S+) speed=(\d+) ndevs=(\d+)")
 _CHANNEL = re.compile(
-    r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(send|receive)\])? via (NET/[\w ]+/[\w/]+|[^\s(]+)"
+    r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(send|receive)\])? via (NET/[\w ]+/\d+|[^\s(]+)"
+    # a proxy on another GPU of the host sends (PXN): its rank stands between
+    r"(?:\(\d+\))?([\w/]*)"
 )
 _SET = re.compile(r"(NCCL_\w+) set (?:by environment )?to (.*)")
 _NVL = re.compile(r"\+ (NVL|PCI)\[([\d.]+)\] - (GPU|NVS|NIC)/?(\S*)")
@@ -187,7 +189,8 @@ class NcclLog(LineReader):
         found = _CHANNEL.match(message)
         if found is None:
             return
-        source, target, side, way = found.groups()
+        source, target, side, way, rest = found.groups()
+        way += rest
         rank = int(target) if side == "receive" else int(source)
         if thread.rank < 0:
             self._is_rank(thread, rank)

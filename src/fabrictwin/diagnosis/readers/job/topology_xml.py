@@ -21,8 +21,6 @@ GPU_CLASS = "0x0302"
 _OTHERS = {
     "0x20b5": "NVIDIA A100 80GB PCIe",
     "0x20f1": "NVIDIA A100-PCIE-40GB",
-    "0x1db5": "Tesla V100-SXM2-32GB",
-    "0x1db1": "Tesla V100-SXM2-16GB",
 }
 
 
