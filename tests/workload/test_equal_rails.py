@@ -55,7 +55,9 @@ def took(forms: ClosedForms, library: Library, groups: I64) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["dgx-h100", "dgx-a100", "dgx-b200", "grand-teton-hbm2e", "mi300x-8", "h100-pcie-8"])
+@pytest.mark.parametrize(
+    "kind", ["dgx-h100", "dgx-a100", "dgx-b200", "grand-teton-hbm2e", "mi300x-8", "h100-pcie-8"]
+)
 @pytest.mark.parametrize("apart", [2, 4, 8])
 def test_who_stands_for_all_takes_as_long_as_all(kind: str, apart: int) -> None:
     equal, forms, library = rails(job(4, kind))
