@@ -359,3 +359,88 @@ def test_a_vague_word_for_a_failed_connection_does_not_stand_above_what_says_why
     assert causes(text + "[n1:3] pml_ucx.c:9  Error: ucp_ep_create(proc=7) failed: Destination is unreachable\n")[
         0
     ] == ("connect-refused")
+
+
+TABLE = """\
+| NVIDIA-SMI 550.90.07              Driver Version: 550.90.07      CUDA Version: 12.4     |
+|   0  NVIDIA H100 80GB HBM3          On  |   00000000:1B:00.0 Off |                    0 |
+| N/A   31C    P0              {power:>4}W / 700W |      4MiB / 81559MiB |      0%      Default |
+|   1  NVIDIA H100 80GB HBM3          On  |   00000000:43:00.0 Off |               {errors:>6} |
+"""
+
+
+@pytest.mark.parametrize(
+    ("errors", "power", "wanted"),
+    [("0", "71", []), ("3", "71", ["gpu-memory"]), ("N/A", "71", []), ("0", "ERR!", ["gpu-hardware"])],
+)
+def test_the_plain_table_counts_errors_of_memory_and_shows_what_cannot_be_read(errors, power, wanted):
+    assert causes(TABLE.format(errors=errors, power=power))[:1] == wanted
+
+
+QUERIED = """\
+GPU {bus}
+    GPU Recovery Action                                : None
+    PCI
+        GPU Link Info
+            Link Width
+                Max                                    : 16x
+                Current                                : {lanes}x
+    Clocks Event Reasons
+        SW Power Cap                                   : Active
+        HW Thermal Slowdown                            : {hot}
+    ECC Errors
+        Volatile
+            DRAM Uncorrectable                         : 0
+        Aggregate
+            DRAM Uncorrectable                         : 2
+"""
+
+
+def queried(*gpus: tuple[int, str]) -> list[tuple[str, Severity]]:
+    rows = [
+        QUERIED.format(bus=f"00000000:{number + 16:02X}:00.0", lanes=lanes, hot=hot)
+        for number, (lanes, hot) in enumerate(gpus)
+    ]
+    found = answer("Attached GPUs : 2\n" + "".join(rows)).findings
+    return [(one.id, one.severity) for one in found if one.severity > Severity.NOTE]
+
+
+def test_lanes_that_one_gpu_lacks_are_a_fault_and_those_that_all_lack_a_question():
+    cool = "Not Active"
+    assert queried((16, cool), (16, cool)) == []  # errors of a GPU's life, and a power cap, are none
+    assert queried((16, cool), (8, cool)) == [("pci-narrow", Severity.WARNING)]
+    assert queried((8, cool), (8, cool)) == [("pci-narrow", Severity.QUESTION)]
+    assert queried((16, cool), (16, "Active")) == [("gpu-hot", Severity.WARNING)]
+
+
+def test_capabilities_of_a_device_without_a_name_are_read():
+    narrow = "\t\tLnkSta:\tSpeed 8GT/s (ok), Width x4 (downgraded)\n\t\t\tTrErr- Train- SlotClk+\n"
+    assert causes(narrow) == ["pci-narrow"]
+    assert (
+        causes(
+            "\t\tLnkCap:\tPort #0, Speed 16GT/s, Width x16\n\t\tLnkSta:\tSpeed 2.5GT/s (downgraded), Width x16\n"
+        )
+        == []
+    )
+
+
+def test_the_last_gpu_of_a_list_of_links_may_have_been_cut():
+    def links(*counts: int) -> str:
+        return "".join(
+            f"GPU {gpu}: NVIDIA H100 (UUID: GPU-{gpu})\n"
+            + "".join(f"\t Link {n}: 26.562 GB/s\n" for n in range(count))
+            for gpu, count in enumerate(counts)
+        )
+
+    assert causes(links(18, 18, 5)) == []
+    assert causes(links(18, 5, 18))[0] == "nvlink-inactive"
+
+
+def test_a_module_s_own_alarm_of_ethtool_is_a_fault_of_the_module():
+    text = """\
+\tIdentifier                                : 0x11 (QSFP28)
+\tModule temperature high alarm             : Off
+\tLaser rx power low alarm   (Channel 2)    : {}
+"""
+    assert causes(text.format("Off")) == []
+    assert causes(text.format("On"))[0] == "module-fault"

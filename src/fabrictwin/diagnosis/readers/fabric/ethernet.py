@@ -14,7 +14,7 @@ from fabrictwin.diagnosis.readers.line_reader import LineReader
 OPENS_ETHTOOL = (
     r"^NIC statistics:|^Settings for \S+:|^Statistics for \S+:|^\s*(?:[rt]x_[a-z0-9_]+|"
     r"out_of_(?:sequence|buffer)|packet_seq_err|local_ack_timeout_err|np_\w+|rp_\w+|rnr_nak_retry_err|"
-    r"roce_\w+|link_down_events_phy): \d+\s*$"
+    r"roce_\w+|link_down_events_phy): \d+\s*(?:[^\w\s].*)?$|^\s*Identifier\s+: 0x[0-9a-f]{2} \("
 )
 OPENS_QOS = r"^DCBX mode:|^Priority trust state:|^PFC configuration:"
 OPENS_DCB = r"^pfc-cap \d+ |^prio-pfc (?:0:)|^dscp-prio \d+:"
@@ -25,8 +25,8 @@ class Ethtool(LineReader):
     """Reads `ethtool -S` and `ethtool`."""
 
     _interface = ""
-    _able = 0  # Mb/s, of the fastest mode that the port itself advertises
-    _of_modes = False
+    _able = 0  # Mb/s, of the fastest mode that the port itself advertises, or supports where it says no more
+    _of_modes = ""
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -35,30 +35,37 @@ class Ethtool(LineReader):
         if head is not None:
             self._interface, self._able = head[1], 0
             return True
-        if re.match(r"(?:Advertised|Supported) link modes:", bare) or (self._of_modes and ":" not in bare):
-            self._of_modes = True
-            self._able = max([self._able, *(int(one) for one in re.findall(r"\b(\d{3,7})base", bare))])
+        modes = re.match(r"(Advertised|Supported) link modes:", bare)
+        if modes is not None or (self._of_modes and ":" not in bare):
+            speeds = [int(one) for one in re.findall(r"\b(\d{2,7})base", bare)]
+            if modes is not None:
+                self._of_modes = modes[1]
+                self._able = 0 if speeds and modes[1] == "Advertised" else self._able
+            self._able = max([self._able, *speeds])
             return True
-        self._of_modes = False
+        self._of_modes = ""
         if bare.startswith("NIC statistics"):
             self.sink.add("port.counter", ("Read", 0), Subject(device=self._interface or "port"))
             return True
-        found = re.match(r"([\w ./-]+?):\s*(.*)$", bare)
+        found = re.match(r"([\w ./(),-]+?)\s*:\s*(.*)$", bare)
         if found is None or bare.startswith("/sys/"):
             return not bare
         name, value = found.groups()
         about = Subject(device=self._interface or "port")
-        if re.fullmatch(r"\d{1,20}", value):
-            if int(value):
-                self.sink.add("port.counter", (name, int(value)), about)
+        count = re.match(r"(\d{1,20})(?:\s+[^\w\s].*)?$", value)  # with what somebody noted behind it
+        if count is not None:
+            if int(count[1]):
+                self.sink.add("port.counter", (name, int(count[1])), about)
         elif name == "Speed":
             rate = re.match(r"(\d+)Mb/s", value)
             if rate is not None:
                 self.sink.add("hca.rate-gbps", int(rate[1]) / 1000, about)
                 if self._able:
                     self.sink.add("port.able-gbps", (int(rate[1]) / 1000, self._able / 1000), about)
-        elif name == "Link detected":
-            self.sink.add("hca.state", "Active" if value == "yes" else "Down", about)
+        elif name.startswith("Link detected"):
+            self.sink.add("hca.state", "Active" if value.startswith("yes") else "Down", about)
+        elif value == "On" and re.search(r"(?:low|high) alarm\b|Alarm$", name):  # -m: the module's own alarms
+            self.sink.add("ethernet.alarm", name, about)
         return True
 
 

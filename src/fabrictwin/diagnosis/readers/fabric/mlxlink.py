@@ -7,7 +7,7 @@ import re
 from fabrictwin.diagnosis.evidence import Subject
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
-OPENS = r"^\s*Operational Info\s*$|\bmlxlink -d \S+"
+OPENS = r"^\s*\"?(?:Operational|Module|Physical Counters and BER) Info\"?\s*(?::\s*\{\s*)?$|\bmlxlink -d \S+"
 _HEADS = re.compile(
     r"-+$|(?:Operational|Supported|Troubleshooting|Tool|Module|PCIe Operational|Physical Counters and BER) Info"
 )
@@ -24,13 +24,15 @@ class Mlxlink(LineReader):
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
         bare = text.strip()
+        if bare.startswith('"') or re.fullmatch(r"[\]\[{},\s]*", bare):  # --json
+            bare = re.sub(r"[\"\[\]{},]+\s*$", "", bare).replace('"', "").lstrip("[{ ")
         command = re.search(r"\bmlxlink -d (\S+)", bare)
         if command is not None:
             self._device = command[1]
             return True
         row = re.match(r"([A-Z][\w .\[\]()/%-]*?)\s*:\s*(.*)$", bare)
         if row is None:
-            return not bare or bool(_HEADS.match(bare))
+            return not bare or bool(_HEADS.match(bare)) or text.lstrip().startswith('"')
         name, value = row.groups()
         about = Subject(device=self._device)
         if name in ("State", "Physical state"):
