@@ -241,6 +241,8 @@ def test_a_message_of_a_programs_source_names_its_cause(cause, line):
         " [WARNING]  Frob is only supported on Ampere and newer architectures",
         "Error. nthreads cannot be larger than environment variable FROB_MAX_THREADS (64)",
         "CUDA_CACHE_PATH=/dev/shm/me/cuda_cache",
+        "_CUDA_COMPAT_STATUS=System has unsupported display driver / cuda driver combination",
+        "wandb: Use W&B Weave for tracing. Install Weave with `pip install weave`",
         "Ignore import error when loading a.b: No module named 'frob'",
         "To enable SHARP, SBATCH_NETWORK=sharp should be set in the script.",
         "n0:7:7 [0] NCCL INFO Could not enable P2P between dev 0(=18000) and dev 1(=3b000)",
