@@ -120,6 +120,7 @@ class DecisiveLines:
         self.sink = sink
         self.shapes = shapes
         self.work = Work()
+        self._asserted = ""  # what the last row of a traceback asserts
         self._messages: dict[str, Message] = {}
         self._kept: dict[tuple[str, tuple[str | float, ...], Subject], _Kept] = {}
 
@@ -160,6 +161,10 @@ class DecisiveLines:
         guesses = _GUESSES.search(bare)
         if guesses is not None:
             bare = bare[: guesses.start()].rstrip()
+        if bare.startswith("assert "):
+            self._asserted = bare
+        elif self._asserted and bare.endswith("AssertionError"):
+            bare, self._asserted = f"{bare}: {self._asserted}", ""  # says nothing by itself
         code = _is_code(bare)
         is_trouble = has_trouble(raw.lower())
         mechanism = None if code else mechanism_of(bare)
@@ -191,6 +196,8 @@ class DecisiveLines:
     def close(self) -> bool:
         """Hand over what was kept; true where there is something."""
         until = self.work.until
+        if until:
+            self.sink.add("job.worked", until)
         for (kind, value, _), kept in self._kept.items():
             # a job that works after it went on in spite of it
             past = kept.last < until

@@ -13,6 +13,7 @@ from fabrictwin.diagnosis.readers.log_levels import is_survived, level_of
 
 LATER = 0.02  # less sure for each cause that stands before, as far as it goes
 MOST_LATER = 5
+LIKELY = 0.8  # less sure, what a job survived is no fault of it
 AREA = 0.51  # below, a mechanism tells whose program failed, and no more
 _UNKNOWN = {"fatal": 0.3, "error": 0.2, "warning": 0.1}
 ASK = "the whole output of that rank from a minute before this line; NCCL_DEBUG=INFO; dmesg of its host"
@@ -51,7 +52,7 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
         if not ended and level_of(str(telling.parts[1])) == Severity.WARNING:
             severity = min(severity, Severity.WARNING)  # the program went on
         if not live:
-            mild = level_of(str(telling.parts[1])) is not None
+            mild = level_of(str(telling.parts[1])) is not None or _sure(telling) < LIKELY
             severity = Severity.WARNING if severity == Severity.ERROR and not mild else Severity.NOTE
         yield found(
             name,
