@@ -7,7 +7,7 @@ cost. Lowering turns it into operations; a search over layouts can add it up ins
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal, NamedTuple
 
 from fabrictwin.base.records import record
@@ -23,6 +23,12 @@ LABELS: dict[Part, tuple[str, str]] = {
     "weight": ("backward", "compute"),
     "recompute": ("recompute", "recompute"),
 }
+
+
+@cache
+def key_in_script(key: int) -> tuple[str, int]:
+    """Return the key of a communication of a script among those of a pass, one object for all scripts."""
+    return "script", key
 
 
 class Compute(NamedTuple):
@@ -199,7 +205,7 @@ class FixedScript(Script):
             elif isinstance(item, Stretch):
                 found.append((STRETCH, None, item.cost.ps, item.cost.kernels))
             elif isinstance(item, Start):
-                found.append((START, ("script", item.key), item.collective, None))
+                found.append((START, key_in_script(item.key), item.collective, None))
             else:
-                found.append((WAIT, ("script", item.key), None, None))
+                found.append((WAIT, key_in_script(item.key), None, None))
         return tuple(found)
