@@ -40,7 +40,7 @@ from fabrictwin.workload.step.communication_times import CommunicationTimes
 LARGEST_MICRO_BATCH = 8
 HEADROOM = 0.05  # of a GPU's memory, for what `memory` leaves out: fragmentation, workspaces
 LARGEST_CONTEXT = 16
-COLLECTED = 500_000  # objects made between two searches for cyclic garbage
+COLLECTED = 1_000_000  # objects made between two searches for cyclic garbage
 _RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "operations", "full")  # from what costs least time
 _WITH_CONDITIONS = ("operations",)  # the rules forbid it with some layouts
 
@@ -116,13 +116,25 @@ class _ByText:
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Look for cyclic garbage seldom: a search makes many objects that stay, and few that refer to themselves."""
+    """Look for cyclic garbage seldom: a search makes many objects that stay, and few that refer to themselves.
+
+    What is new as it begins and as it ends grows old unseen: only collections of everything look at it.
+    """
     before = gc.get_threshold()
+    _grow_old()
     gc.set_threshold(max(before[0], COLLECTED), *before[1:])
     try:
         yield
     finally:
+        _grow_old()
         gc.set_threshold(*before)
+
+
+def _grow_old() -> None:
+    """Put all objects into the oldest generation, but where some are frozen, which would be no more."""
+    if not gc.get_freeze_count():
+        gc.freeze()
+        gc.unfreeze()
 
 
 def divisors(n: int) -> list[int]:
