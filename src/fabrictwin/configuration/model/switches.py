@@ -49,6 +49,7 @@ class Group:
     xon_offset_bytes: int | None = None
     dynamic_th: int | None = None
     static_th: int | None = None
+    derived: bool = False  # the switch reckons the headroom itself: it is lossless, by numbers not said here
 
     @property
     def lossless(self) -> bool:
@@ -139,6 +140,7 @@ class SwitchBox:
     os: Literal["sonic", "nvue"]
     chip: str = ""
     platform: str = ""
+    mac: str = ""
 
 
 @record
@@ -170,4 +172,5 @@ class Switch:
     watchdog_poll_ms: int | None = None
     lldp: bool | None = None
     bgp: Bgp = Bgp()
+    partial: bool = False  # of some tables: what others would say is not known
     file: str = ""

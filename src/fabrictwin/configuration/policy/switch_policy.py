@@ -23,7 +23,6 @@ WATCHDOG = model.Watchdog(200, 200, "drop")
 POLL_MS = 200
 LOSSY_RESERVE = 0
 QUEUE_WEIGHT = 50
-LANE_GBPS = {"sn2700": 25}  # of a SerDes; 100 on newer boxes
 KIB = 1024
 LOSSLESS_POOL, LOSSY_EGRESS, LOSSLESS_EGRESS = "ingress_lossless_pool", "egress_lossy_pool", "egress_lossless_pool"
 
@@ -35,13 +34,12 @@ class Site:
     blueprint: Blueprint
     number: int
     ends: Sequence[End]
-    box: Box
+    boxes: Sequence[Box]  # of all switches
     names: Sequence[str]  # of adapters, `host-0/mlx5_0`, by node less switches
 
-
-def lanes_of(kind: str, speed_bps: int) -> int:
-    """Return how many SerDes lanes a port of this rate has."""
-    return max(1, speed_bps // (LANE_GBPS.get(kind, 100) * 10**9))
+    @property
+    def box(self) -> Box:
+        return self.boxes[self.number]
 
 
 def port_name(os: str, number: int, lanes: int) -> str:
@@ -98,7 +96,10 @@ def switch(site: Site, intent: Intent, os: str) -> model.Switch:
     found = model.Switch(
         name=sites[site.number].name,
         box=model.SwitchBox(
-            os="sonic" if os == "sonic" else "nvue", chip=site.box.chip, platform=site.box.platform
+            os="sonic" if os == "sonic" else "nvue",
+            chip=site.box.chip,
+            platform=site.box.platform,
+            mac=addresses.mac(site.number) if os == "sonic" else "",
         ),
         ports=ports,
         buffers=model.Buffers(
@@ -123,7 +124,7 @@ def _in_nvue(switch: model.Switch) -> model.Switch:
     ports = {}
     for name, port in switch.ports.items():
         lossless = {
-            number: replace(group, profile=nvue_profile(port), pool="", dynamic_th=None)
+            number: _static_group(group, nvue_profile(port))
             for number, group in port.qos.groups.items()
             if group.lossless
         }
@@ -133,6 +134,14 @@ def _in_nvue(switch: model.Switch) -> model.Switch:
         qos = replace(port.qos, groups=lossless, queues=queues, maps=maps)
         ports[name] = replace(port, link=replace(port.link, lanes=0, cable_m=cable), qos=qos)
     return replace(switch, ports=ports, buffers=model.Buffers())
+
+
+def _static_group(group: model.Group, profile: str) -> model.Group:
+    """Return a group as a PFC profile has it: it resumes a frame below the threshold, which has no pool."""
+    below = min(MTU, (group.size_bytes - (group.xoff_bytes or 0)) // 2)
+    return replace(
+        group, profile=profile, pool="", dynamic_th=None, xon_bytes=None, xon_offset_bytes=max(below, 1)
+    )
 
 
 def nvue_profile(port: model.Port) -> str:
@@ -148,8 +157,9 @@ def _ecn(free: int, ports: int) -> model.Ecn:
 
 
 def headroom_pool_bytes(group: model.Group) -> int:
-    """Return the headroom that a group takes of the pool's, not of its own size: where XON has no part of it."""
-    return 0 if group.xon_bytes else group.xoff_bytes or 0
+    """Return the headroom that a group takes of the pool's, where it is beyond the group's own size."""
+    headroom = group.xoff_bytes or 0
+    return 0 if group.size_bytes >= headroom else headroom
 
 
 def reserved_bytes(group: model.Group) -> int:
@@ -159,7 +169,7 @@ def reserved_bytes(group: model.Group) -> int:
 
 def _lossless_group(site: Site, end: End, traffic: Traffic) -> model.Group:
     metres = cable_metres(end.length_mm)
-    lanes = lanes_of(site.blueprint.switches[site.number].type, end.rate_bps)
+    lanes = site.box.lanes(end.rate_bps)
     room = headroom_of(site.box.chip, end.rate_bps, metres, traffic, lanes=lanes)
     assert room is not None, "every box here has a chip with a formula"
     return model.Group(
@@ -177,7 +187,7 @@ def _port(
     site: Site, end: End, intent: Intent, *, os: str, group: model.Group | None, ecn: model.Ecn
 ) -> model.Port:
     blueprint = site.blueprint
-    lanes = lanes_of(blueprint.switches[site.number].type, end.rate_bps)
+    lanes = site.box.lanes(end.rate_bps)
     lossy = model.Group("ingress_lossy_profile", LOSSLESS_POOL, LOSSY_RESERVE, dynamic_th=3)
     groups = {0: lossy}
     if group is not None:
@@ -192,7 +202,7 @@ def _port(
     upward = end.peer < len(blueprint.switches)
     if upward:
         other = blueprint.switches[end.peer]
-        peer = f"{other.name}/{port_name(os, end.peer_port, lanes_of(other.type, end.rate_bps))}"
+        peer = f"{other.name}/{port_name(os, end.peer_port, site.boxes[end.peer].lanes(end.rate_bps))}"
     else:
         peer = site.names[end.peer - len(blueprint.switches)]
     return model.Port(

@@ -276,16 +276,8 @@ class _Reading:
             self.problems.add("reference", f"{port.name} qos pfc profile", f"got {name!r}, which nothing defines")
         lossless = self.qos.roce == "lossless" and name is None
         pfc = frozenset(profile.pfc) if profile and profile.tx else frozenset({3} if lossless else ())
-        groups = {}
-        if profile is not None and "port-buffer" in profile.numbers:
-            group = model.Group(
-                str(name),
-                "",
-                profile.numbers["port-buffer"],
-                profile.numbers.get("xoff-threshold", 0),
-                profile.numbers.get("xon-threshold"),
-            )
-            groups = dict.fromkeys(sorted(profile.pfc), group)
+        group = None if profile is None else _group(str(name), profile)
+        groups = {} if group is None or profile is None else dict.fromkeys(sorted(profile.pfc), group)
         watched = bool(row.get("watched"))
         period = (self.poll or 100) * self.robust
         qos = replace(
@@ -296,6 +288,18 @@ class _Reading:
             watchdog=model.Watchdog(period, period) if watched else None,
         )
         return replace(port, qos=qos, link=replace(port.link, cable_m=profile.cable_m if profile else None))
+
+
+def _group(name: str, profile: _Profile) -> model.Group | None:
+    """Return a profile's lossless group; None where the switch derives it from the cable's length.
+
+    A pause is sent once `xoff-threshold` of the port's buffer is taken, so that headroom is the rest of it, and
+    ends `xon-threshold` below that (Cumulus Linux user guide, Quality of Service).
+    """
+    size, xoff = (profile.numbers.get(key) for key in ("port-buffer", "xoff-threshold"))
+    if size is None or xoff is None:
+        return None
+    return model.Group(name, "", size, max(size - xoff, 0), xon_offset_bytes=profile.numbers.get("xon-threshold"))
 
 
 def _queue(row: dict[str, Any]) -> model.Queue:

@@ -93,8 +93,8 @@ def _pfc_profile(out: Commented, name: str, port: Port) -> None:
         out.add(f"{base} cable-length {port.link.cable_m}", "cable")
     if group is not None and group.lossless:
         out.add(f"{base} port-buffer {group.size_bytes}", "group_size")
-        out.add(f"{base} xoff-threshold {group.xoff_bytes}", "xoff")
-        out.add(f"{base} xon-threshold {group.xon_bytes}", "xon")
+        out.add(f"{base} xoff-threshold {group.size_bytes - (group.xoff_bytes or 0)}", "xoff_threshold")
+        out.add(f"{base} xon-threshold {group.xon_offset_bytes}", "xon_offset")
 
 
 def _interface(out: Commented, port: Port) -> None:
