@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.configured import spec_of, write
+from support.configured import spec_of, write, written
 
+from fabrictwin.base.errors import ConfigError
 from fabrictwin.configuration.lint.rules import lint
-from fabrictwin.configuration.policy.chips import chip_of_platform
+from fabrictwin.configuration.policy.chips import BOXES, chip_of_platform
 from fabrictwin.configuration.policy.cluster_policy import configuration, plan
+from fabrictwin.configuration.policy.switch_policy import port_name
 from fabrictwin.configuration.readers.host_script import commands_of, read_script
 from fabrictwin.configuration.readers.nvue import read_switch as read_nvue
 from fabrictwin.configuration.readers.recognise import kind_of, read_files
@@ -31,7 +33,7 @@ QOS: dict[str, Any] = {  # of the shape of SONiC's template: two lossless classe
     "TC_TO_PRIORITY_GROUP_MAP": {"AZURE": dict.fromkeys(SAME, "0") | {"3": "3", "4": "4", "8": "0"}},
     "TC_TO_QUEUE_MAP": {"AZURE": SAME | {"8": "1"}},
     "MAP_PFC_PRIORITY_TO_QUEUE": {"AZURE": SAME},
-    "PORT_QOS_MAP": {"global": {"dscp_to_tc_map": "AZURE"}} | {port: MAPS for port in PORTS},
+    "PORT_QOS_MAP": {"global": {"dscp_to_tc_map": "AZURE"}} | dict.fromkeys(PORTS, MAPS),
     "SCHEDULER": {"scheduler.0": {"type": "DWRR", "weight": "14"}},
     "QUEUE": {f"{port}|{n}": {"scheduler": "scheduler.0", "wred_profile": "A"} for port in PORTS for n in (3, 4)},
     "WRED_PROFILE": {
@@ -165,12 +167,32 @@ def test_switches_have_addresses_layouts_and_cages_of_their_own():
 def test_ports_of_a_box_are_where_its_layout_has_them(
     rate: str, sku: str, cages: list[str], lanes: int, tmp_path: Path
 ):
-    write(plan(spec_of(link_rate=rate, trunk_rate=rate)), tmp_path, ("sonic",))
+    of = plan(spec_of(kind="dgx-b300", link_rate=rate, trunk_rate=rate))
+    write(of, tmp_path, ("sonic",))
     tables = json.loads((tmp_path / "sonic/leaf-0/config_db.json").read_text())
     assert tables["DEVICE_METADATA"]["localhost"]["hwsku"] == sku
     rows = list(tables["PORT"].values())[:4]
     assert [row["index"] for row in rows] == cages
     assert {len(row["lanes"].split(",")) for row in rows} == {lanes}
+
+
+def test_cages_are_split_where_a_box_has_fewer_than_cables(tmp_path: Path):
+    few = configuration(plan(spec_of()), "nvue", os="nvue").switches
+    assert list(few["leaf-0"].ports)[:2] == ["swp1", "swp2"]
+    of = plan(spec_of(hosts=72))
+    made = configuration(of, "nvue", os="nvue").switches
+    assert list(made["leaf-0"].ports)[:3] == ["swp1s0", "swp1s1", "swp2s0"]
+    read = written(of, tmp_path, ("nvue", "host"), os="nvue")
+    assert read.configuration.switches["leaf-0"].ports["swp2s1"].link.jack == 4
+    assert lint(read.configuration, read.problems) == []
+
+
+def test_a_port_that_the_box_has_not_is_refused():
+    box = BOXES["spectrum-4"]
+    for os, number, gbps in (("sonic", 65, 800), ("sonic", 129, 400), ("nvue", 65, 800)):
+        assert port_name(os, box, [], number - 1, gbps * 10**9)
+        with pytest.raises(ConfigError, match="expected at most 64 cages of 8 lanes"):
+            port_name(os, box, [], number, gbps * 10**9)
 
 
 def test_lanes_of_spectrum_3_have_50_gb_s_each():

@@ -98,9 +98,13 @@ class Maps:
 
 @record
 class PortLink:
-    """A port's link. `jack` is its number on the box, 0 where the file does not tell."""
+    """A port's link. `jack` is its number on the box, 0 where the file does not tell.
+
+    `split`: into how many ports its cage is split, where a file has to say so.
+    """
 
     jack: int = 0
+    split: int = 1
     speed_bps: int = 0
     lanes: int = 0
     mtu_bytes: int | None = None  # of Ethernet payload: an IP packet

@@ -25,6 +25,7 @@ class Box:
     layouts: Mapping[int, str]
     lane_gbps: int = 100
     cage_lanes: int = 8
+    cages: int = 64
 
     def sku(self, lanes: int) -> str:
         """Return the layout whose ports have so many lanes, the usual one where none has."""
@@ -49,12 +50,16 @@ _SN4700 = {8: "ACS-MSN4700", 4: "Mellanox-SN4700-V64", 2: "Mellanox-SN4700-C128"
 _SN5640 = {4: "Mellanox-SN5640-O128X2", 1: "Mellanox-SN5640-C512S2"}
 _7060X6 = {8: "Arista-7060X6-64PE", 4: "Arista-7060X6-64PE-O128", 2: "Arista-7060X6-64PE-256x200G"}
 BOXES = {
-    "sn2700": Box("spectrum-1", "x86_64-mlnx_msn2700-r0", {4: "ACS-MSN2700"}, lane_gbps=25, cage_lanes=4),
+    "sn2700": Box(
+        "spectrum-1", "x86_64-mlnx_msn2700-r0", {4: "ACS-MSN2700"}, lane_gbps=25, cage_lanes=4, cages=32
+    ),
     "spectrum-4": Box("spectrum-4", "x86_64-nvidia_sn5600-r0", _SN5600),
 }
 _OF_CHIP = {
-    "spectrum-2": Box("spectrum-2", "x86_64-mlnx_msn3700-r0", {4: "ACS-MSN3700"}, lane_gbps=50, cage_lanes=4),
-    "spectrum-3": Box("spectrum-3", "x86_64-mlnx_msn4700-r0", _SN4700, lane_gbps=50),
+    "spectrum-2": Box(
+        "spectrum-2", "x86_64-mlnx_msn3700-r0", {4: "ACS-MSN3700"}, lane_gbps=50, cage_lanes=4, cages=32
+    ),
+    "spectrum-3": Box("spectrum-3", "x86_64-mlnx_msn4700-r0", _SN4700, lane_gbps=50, cages=32),
     "spectrum-5": Box("spectrum-5", "x86_64-nvidia_sn5640-r0", _SN5640),
     "spectrum-6": Box("spectrum-6", "x86_64-nvidia_sn6600_simx-r0", {4: "ACS-SN6600"}),
     "tomahawk": Box("tomahawk", "x86_64-arista_7060x6_64pe", _7060X6),

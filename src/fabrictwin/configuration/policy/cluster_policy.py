@@ -101,7 +101,7 @@ def switches(planned: Planned, os: str) -> dict[str, Switch]:
             )
         boxes.append(box)
     return {
-        site.name: switch(Site(blueprint, number, planned.ends.get(number, []), boxes, names), planned.intent, os)
+        site.name: switch(Site(blueprint, number, planned.ends, boxes, names), planned.intent, os)
         for number, site in enumerate(blueprint.switches)
     }
 

@@ -111,8 +111,9 @@ def _services(*, gpus: bool, nvswitch: bool, infiniband: bool) -> dict[str, bool
 def _peer(racked: Racked, end: End) -> str:
     other = racked.blueprint.switches[end.peer]
     box = racked.boxes[end.peer]
-    lanes = 1 if box is None else box.lanes(end.rate_bps)
-    return f"{other.name}/{port_name(racked.os, end.peer_port, lanes)}"
+    if box is None:
+        return f"{other.name}/{end.peer_port}"
+    return f"{other.name}/{port_name(racked.os, box, racked.ends[end.peer], end.peer_port, end.rate_bps)}"
 
 
 def _ethernet(racked: Racked, k: int, end: End, name: str, intent: Intent) -> Adapter:

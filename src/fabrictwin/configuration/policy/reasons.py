@@ -38,6 +38,7 @@ REASONS: dict[str, Reason] = {
     ),
     "buffer_model": Reason("pools and profiles are given, not reckoned by the switch", "SONiC buffer HLD"),
     "port": Reason("a port with a cable is up at the cable's rate", "the cluster's spec"),
+    "breakout": Reason("a cage has several ports: the box has fewer cages than cables", _REFERENCE),
     "fec": Reason("PAM4 lanes need RS-FEC", "IEEE 802.3 clause 91, 119"),
     "mtu": Reason("one MTU on every hop; 4096 bytes of RDMA and its headers fit", "Linux mlx5, RoCE MTU"),
     "peer": Reason("what is at the cable's other end; checked against LLDP", "the cluster's spec"),

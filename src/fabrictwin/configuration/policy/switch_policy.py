@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fabrictwin import catalog
@@ -33,7 +33,7 @@ class Site:
 
     blueprint: Blueprint
     number: int
-    ends: Sequence[End]
+    all_ends: Mapping[int, Sequence[End]]  # by node
     boxes: Sequence[Box]  # of all switches
     names: Sequence[str]  # of adapters, `host-0/mlx5_0`, by node less switches
 
@@ -41,10 +41,35 @@ class Site:
     def box(self) -> Box:
         return self.boxes[self.number]
 
+    @property
+    def ends(self) -> Sequence[End]:
+        return self.all_ends.get(self.number, ())
 
-def port_name(os: str, number: int, lanes: int) -> str:
-    """Return the name of a port: SONiC counts lanes from 0, NVUE ports from 1."""
-    return f"Ethernet{(number - 1) * lanes}" if os == "sonic" else f"swp{number}"
+
+def port_name(os: str, box: Box, ends: Sequence[End], number: int, speed_bps: int) -> str:
+    """Return the name of a switch's port. SONiC counts lanes from 0.
+
+    NVUE counts cages from 1, and the parts of a cage where a switch has more ports than cages. Raises ConfigError
+    for a port that the box has not.
+    """
+    lanes = box.lanes(speed_bps)
+    parts = split_of(os, box, ends, lanes)
+    within = number * lanes <= box.cages * box.cage_lanes if os == "sonic" else number <= box.cages * parts
+    if not within:
+        raise ConfigError(
+            f"got port {number} of {speed_bps // 10**9} Gb/s on {box.platform}, expected at most "
+            f"{box.cages} cages of {box.cage_lanes} lanes"
+        )
+    if os == "sonic":
+        return f"Ethernet{(number - 1) * lanes}"
+    return f"swp{number}" if parts == 1 else f"swp{box.cage(number, lanes)}s{(number - 1) % parts}"
+
+
+def split_of(os: str, box: Box, ends: Sequence[End], lanes: int) -> int:
+    """Return into how many ports a cage is split; 1 where the box has a cage for each port."""
+    if os == "sonic" or max((end.port for end in ends), default=0) <= box.cages:
+        return 1
+    return max(1, box.cage_lanes // lanes)
 
 
 def cable_metres(length_mm: int) -> int:
@@ -202,13 +227,15 @@ def _port(
     upward = end.peer < len(blueprint.switches)
     if upward:
         other = blueprint.switches[end.peer]
-        peer = f"{other.name}/{port_name(os, end.peer_port, site.boxes[end.peer].lanes(end.rate_bps))}"
+        box, ends = site.boxes[end.peer], site.all_ends.get(end.peer, ())
+        peer = f"{other.name}/{port_name(os, box, ends, end.peer_port, end.rate_bps)}"
     else:
         peer = site.names[end.peer - len(blueprint.switches)]
     return model.Port(
-        name=port_name(os, end.port, lanes),
+        name=port_name(os, site.box, site.ends, end.port, end.rate_bps),
         link=model.PortLink(
             jack=end.port,
+            split=split_of(os, site.box, site.ends, lanes),
             speed_bps=end.rate_bps,
             lanes=lanes,
             mtu_bytes=MTU,

@@ -100,6 +100,7 @@ class _Reading:
     qos: _Qos = field(default_factory=_Qos)
     profiles: dict[str, _Profile] = field(default_factory=dict)
     ports: dict[str, dict[str, Any]] = field(default_factory=dict)
+    parts: dict[str, int] = field(default_factory=dict)  # of a cage that is split, by its name
     poll: int | None = None
     robust: int = 1
 
@@ -210,8 +211,11 @@ class _Reading:
                 continue
             if len(self.ports) >= MOST_PORTS and name not in self.ports:
                 return
-            into = self.ports.setdefault(name, {})
             rest = words[1:]
+            if rest[:2] == ["link", "breakout"] and len(rest) > 2:
+                self.parts[name] = self._number(rest[2].partition("x")[0], "breakout", 8, line, least=1) or 1
+                continue
+            into = self.ports.setdefault(name, {})
             if rest[:2] == ["link", "speed"] and len(rest) > 2:
                 into["speed_bps"] = (self._number(rest[2].rstrip("G"), "speed", 1600, line, least=1) or 0) * 10**9
             elif rest[:2] == ["link", "mtu"] and len(rest) > 2:
@@ -251,9 +255,9 @@ class _Reading:
         ports = {}
         for name, row in self.ports.items():
             said = {key: value for key, value in row.items() if key not in ("profile", "watched")}
-            port = model.Port(
-                name, model.PortLink(jack=_jack(name)), model.PortQos(trust=trust, maps=maps, queues=queues)
-            )
+            parts = self.parts.get(name.rpartition("s")[0], 1)
+            link = model.PortLink(jack=_jack(name, parts), split=parts)
+            port = model.Port(name, link, model.PortQos(trust=trust, maps=maps, queues=queues))
             port = grouped(port, said)
             ports[name] = self._with_pfc(port, row)
         poll = self.poll if any(row.get("watched") for row in self.ports.values()) else None
@@ -310,6 +314,7 @@ def _queue(row: dict[str, Any]) -> model.Queue:
     return model.Queue(mode if mode in ("strict", "dwrr") else None, row.get("bw-percent"), ecn)
 
 
-def _jack(name: str) -> int:
-    found = re.match(r"swp(\d{1,4})", name)
-    return int(found[1]) if found else 0
+def _jack(name: str, parts: int) -> int:
+    """Return a port's number, from 1, where each cage has so many; 0 where the name tells none."""
+    found = re.fullmatch(r"swp(\d{1,4})(?:s(\d))?", name)
+    return (int(found[1]) - 1) * parts + int(found[2] or 0) + 1 if found else 0

@@ -31,6 +31,11 @@ def script(switch: Switch) -> str:
     out.add(f"nv set qos roce mode {'lossless' if lossless else 'lossy'}", "roce" if lossless else "roce_lossy")
     _maps(out, switch)
     _profiles(out, switch)
+    split = {
+        port.name.rpartition("s")[0]: port.link.split for port in switch.ports.values() if port.link.split > 1
+    }
+    for cage, parts in split.items():
+        out.add(f"nv set interface {cage} link breakout {parts}x", "breakout")
     for port in switch.ports.values():
         _interface(out, port)
     _routing(out, switch)
