@@ -11,11 +11,13 @@ from support.configured import spec_of, write, written
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.configuration.lint.rules import lint
+from fabrictwin.configuration.model.cluster import Configuration
 from fabrictwin.configuration.policy.chips import BOXES, chip_of_platform
 from fabrictwin.configuration.policy.cluster_policy import configuration, plan
 from fabrictwin.configuration.policy.switch_policy import port_name
 from fabrictwin.configuration.readers.host_script import commands_of, read_script
 from fabrictwin.configuration.readers.nvue import read_switch as read_nvue
+from fabrictwin.configuration.readers.nvue import read_yaml_switch
 from fabrictwin.configuration.readers.recognise import kind_of, read_files
 from fabrictwin.configuration.readers.sonic import read_switch
 
@@ -58,17 +60,11 @@ WHOLE: dict[str, Any] = QOS | {
 
 
 def _rules(tables: dict[str, Any], severity: str = "error") -> set[str]:
-    read = read_files_of(tables)
-    return {finding.rule for finding in read if finding.severity == severity}
-
-
-def read_files_of(tables: dict[str, Any]) -> list[Any]:
-    """Findings about a config_db."""
-    from fabrictwin.configuration.model.cluster import Configuration
-
+    """Rules that a config_db breaks, of one severity."""
     assert kind_of(json.dumps(tables)) == "sonic"
     switch, problems = read_switch(json.dumps(tables), "sw.json")
-    return lint(Configuration(switches={switch.name: switch}), problems.found)
+    found = lint(Configuration(switches={switch.name: switch}), problems.found)
+    return {finding.rule for finding in found if finding.severity == severity}
 
 
 def _lossless(**profile: str) -> dict[str, Any]:
@@ -216,6 +212,51 @@ nv set interface swp2 qos pfc profile q
     group = switch.ports["swp1"].qos.groups[3]
     assert (group.size_bytes, group.xoff_bytes, group.xon_offset_bytes) == (250_000, 230_000, 9_000)
     assert not switch.ports["swp2"].qos.groups, "the switch derives it from the cable"
+
+
+STARTUP = """
+- header:
+    model: SN5600
+- set:
+    interface:
+      swp1-2:
+        link:
+          breakout:
+            2x: {}
+      swp1s0-1:
+        link: {mtu: 9216}
+    qos:
+      roce: {enable: on}
+    system: {hostname: leaf01}
+"""
+COMMANDS = """cumulus@switch:~$ nv set interface swp1-2 link breakout 2x
+nv set interface swp1s0-1 link mtu 9216
+nv set qos roce
+nv set system hostname leaf01
+"""
+
+
+def test_roces_mode_sets_what_no_command_says():
+    read, problems = read_nvue(COMMANDS, "f")
+    assert not problems.found
+    port = read.ports["swp1s1"]
+    assert list(read.ports) == ["swp1s0", "swp1s1"]
+    assert (port.qos.trust, port.qos.pfc, port.link.jack) == ("dscp", {3}, 2)
+    assert (port.qos.maps.queue_of(26), port.qos.maps.queue_of(48), port.qos.maps.queue_of(10)) == (3, 6, 0)
+    assert port.qos.queues[6].scheduler == "strict"
+    assert port.qos.queues[3].ecn is not None
+    assert read_yaml_switch(STARTUP, "f")[0] == read
+    assert kind_of(STARTUP) == "nvue-yaml"
+    off, _ = read_nvue(COMMANDS + "nv set qos roce enable off\n", "f")
+    assert not off.ports["swp1s0"].qos.pfc
+    lossy, _ = read_nvue(COMMANDS + "nv set qos roce mode lossy\n", "f")
+    assert (lossy.ports["swp1s0"].qos.trust, lossy.ports["swp1s0"].qos.pfc) == ("dscp", frozenset())
+
+
+@pytest.mark.parametrize("text", ["- set:\n    a: [\n", "- header:\n    a: b\n"])
+def test_a_broken_startup_yaml_is_named(text: str):
+    with pytest.raises(ConfigError, match=r"^startup\.yaml:"):
+        read_yaml_switch(text, "startup.yaml")
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,19 @@
 """NVUE commands as a switch: `nv set` lines, comments after `#`, ports as lists and ranges (`swp1-4,swp6`).
 
-What a line is not known here for is kept as nothing: NVUE has far more commands than these.
+Or the YAML that NVUE keeps them as (`startup.yaml`), whose keys are the commands' words. What a line is not known
+here for is kept as nothing: NVUE has far more commands than these. Where RoCE is on, what no command says is as
+its mode sets it (Cumulus Linux user guide, RoCE).
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import yaml
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.grouped import grouped
@@ -21,6 +25,14 @@ MOST_BYTES = 2**40
 MOST_PORTS = 1024
 TRUST = {"l3": "dscp", "l2": "pcp", "port": "none", "both": "dscp"}
 GLOBAL = "default-global"
+ON = ("enable", "enabled", "on")
+ROCE_CLASSES = {dscp: dscp >> 3 for dscp in range(64)}
+ROCE_QUEUE_OF = {priority: priority if priority in (3, 6) else 0 for priority in range(8)}
+ROCE_QUEUES = {
+    0: model.Queue("dwrr", 50),
+    3: model.Queue("dwrr", 50, model.Ecn(150_000, 1_501_500, 100)),
+    6: model.Queue("strict"),
+}
 
 
 def read_switch(text: str, file: str) -> tuple[model.Switch, Problems]:
@@ -40,6 +52,47 @@ def read_switch(text: str, file: str) -> tuple[model.Switch, Problems]:
     return reading.switch(file), reading.problems
 
 
+def read_yaml_switch(text: str, file: str) -> tuple[model.Switch, Problems]:
+    """Return the switch of a `startup.yaml`. Raises ConfigError where it is none."""
+    reading = _Reading(Problems(file))
+    try:
+        data = yaml.load(text, Loader=_Strings)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = None if mark is None else mark.line + 1
+        raise ConfigError(f"is not YAML: {getattr(error, 'problem', error)}", file=file, line=line) from None
+    except (RecursionError, ValueError) as error:
+        raise ConfigError(f"is not YAML that is taken here: {type(error).__name__}", file=file) from None
+    parts = (
+        [part["set"] for part in data if isinstance(part, dict) and "set" in part]
+        if isinstance(data, list)
+        else []
+    )
+    if not parts:
+        raise ConfigError("got no `- set:`, expected NVUE's startup.yaml", file=file, line=1)
+    for part in parts:
+        # cages are split before ports of them are named
+        for words in sorted(_paths(part, ()), key=lambda words: "breakout" not in words):
+            reading.take(list(words), 0)
+    return reading.switch(file), reading.problems
+
+
+class _Strings(yaml.CBaseLoader):
+    """YAML whose scalars stay as they are written: `on` is no truth value of NVUE."""
+
+
+def _paths(data: Any, head: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Commands' words, a path of keys each."""
+    if isinstance(data, Mapping) and data:
+        for key, value in data.items():
+            yield from _paths(value, (*head, str(key)))
+    elif isinstance(data, list):
+        for value in data:
+            yield from _paths(value, head)
+    else:
+        yield head if isinstance(data, Mapping) or data in ("", None) else (*head, str(data))
+
+
 def _words(raw: str) -> list[str]:
     raw = re.sub(r"^\S*@\S*\$ ", "", raw.strip())  # a prompt
     try:
@@ -49,9 +102,17 @@ def _words(raw: str) -> list[str]:
 
 
 def ports_of(text: str) -> list[str]:
-    """Return the ports of `swp1-4,swp6`, at most MOST_PORTS."""
+    """Return the ports of `swp1-4,swp6,swp7s0-3`, at most MOST_PORTS."""
     found: list[str] = []
     for part in text.split(","):
+        split = re.fullmatch(r"([a-z]+)(\d{1,4})(?:-(\d{1,4}))?s(\d)(?:-(\d))?", part)
+        if split:
+            first, last = int(split[2]), int(split[3] or split[2])
+            cages = range(first, min(last, first + MOST_PORTS) + 1)
+            found += [
+                f"{split[1]}{n}s{k}" for n in cages for k in range(int(split[4]), int(split[5] or split[4]) + 1)
+            ]
+            continue
         span = re.fullmatch(r"([a-z]+)(\d{1,4})-(?:[a-z]+)?(\d{1,4})", part)
         if span:
             found += [
@@ -124,7 +185,7 @@ class _Reading:
             head = prefix.split()
             if words[: len(head)] == head:
                 rest = words[len(head) :]
-                if rest:
+                if rest or prefix == "qos roce":
                     rule(rest, line)
                 return
 
@@ -132,8 +193,12 @@ class _Reading:
         self.whole.name = words[0]
 
     def _roce(self, words: list[str], line: int) -> None:
-        if words[0] == "mode" and len(words) > 1:
-            self.qos.roce = words[1]
+        if words[:1] == ["mode"] and len(words) > 1:
+            self.qos.roce = words[1].removesuffix("-single-ipool")
+        elif words in (["enable", "off"], ["state", "disabled"]):
+            self.qos.roce = ""
+        elif words[:1] != ["cable-length"] and not self.qos.roce:
+            self.qos.roce = "lossless"  # the mode of RoCE where none is said
 
     def _number(self, text: str, key: str, most: int, line: int, least: int = 0) -> int | None:
         return self.problems.number(text, key, least=least, most=most, line=line)
@@ -195,7 +260,7 @@ class _Reading:
         if name == "switch-priority":
             profile.pfc |= self.problems.priorities(value, "switch-priority", line)
         elif name in ("tx", "rx"):
-            setattr(profile, name, value == "enable")
+            setattr(profile, name, value in ON)
         elif name == "cable-length":
             profile.cable_m = self._number(value, name, 100_000, line, least=1)
         elif name in ("port-buffer", "xoff-threshold", "xon-threshold"):
@@ -229,7 +294,7 @@ class _Reading:
             elif rest[:3] == ["qos", "pfc", "profile"] and len(rest) > 3:
                 into["profile"] = rest[3]
             elif rest[:2] == ["qos", "pfc-watchdog"]:
-                into["watched"] = rest[-1] != "disable"
+                into["watched"] = rest[-1] not in ("disable", "disabled", "off")
 
     def _bgp(self, words: list[str], line: int) -> None:
         if words[0] == "autonomous-system" and len(words) > 1:
@@ -249,9 +314,17 @@ class _Reading:
 
     def switch(self, file: str) -> model.Switch:
         """The switch that all commands together set up."""
-        queues = {number: _queue(row) for number, row in self.qos.queues.items()}
-        maps = model.Maps(self.qos.classes, {}, self.qos.queue_of, {})
-        trust: Any = self.qos.trust
+        roce = self.qos.roce in ("lossless", "lossy")
+        queues = (ROCE_QUEUES if roce else {}) | {
+            number: _queue(row, ROCE_QUEUES.get(number) if roce else None)
+            for number, row in self.qos.queues.items()
+        }
+        maps = model.Maps(
+            (ROCE_CLASSES if roce else {}) | self.qos.classes,
+            {},
+            (ROCE_QUEUE_OF if roce else {}) | self.qos.queue_of,
+        )
+        trust: Any = self.qos.trust or ("dscp" if roce else None)
         ports = {}
         for name, row in self.ports.items():
             said = {key: value for key, value in row.items() if key not in ("profile", "watched")}
@@ -306,12 +379,17 @@ def _group(name: str, profile: _Profile) -> model.Group | None:
     return model.Group(name, "", size, max(size - xoff, 0), xon_offset_bytes=profile.numbers.get("xon-threshold"))
 
 
-def _queue(row: dict[str, Any]) -> model.Queue:
-    ecn = None
-    if row.get("ecn", "disable") == "enable" and "min-threshold" in row and "max-threshold" in row:
+def _queue(row: dict[str, Any], standard: model.Queue | None) -> model.Queue:
+    """Return a queue as commands say, else as RoCE's mode has it."""
+    base = standard or model.Queue()
+    ecn = base.ecn
+    if row.get("ecn") in ON and "min-threshold" in row and "max-threshold" in row:
         ecn = model.Ecn(row["min-threshold"], row["max-threshold"], row.get("probability", 100))
-    mode = row.get("mode")
-    return model.Queue(mode if mode in ("strict", "dwrr") else None, row.get("bw-percent"), ecn)
+    elif "ecn" in row and row["ecn"] not in ON:
+        ecn = None
+    mode = row.get("mode", base.scheduler)
+    weight = None if mode == "strict" else row.get("bw-percent", base.weight)
+    return model.Queue(mode if mode in ("strict", "dwrr") else None, weight, ecn)
 
 
 def _jack(name: str, parts: int) -> int:

@@ -46,6 +46,7 @@ _MODULES = r"mlx[45]_\w+|ib_\w+|rdma_\w+|irdma|efa|bnxt_re|siw|iw_\w+|nvidia[\w-
 _PATTERNS = (  # in this order: what is surest first; blanks of one line, or empty lines take for ever
     ("sonic", rf'\A\s*\{{(?:.|\n)*?"(?:{_TABLES})"\s*:\s*\{{'),
     ("nvue", r"^[ \t]*(?:\S+@\S+\$ )?nv set \S"),
+    ("nvue-yaml", r"^- (?:header|set):[ \t]*\r?$"),
     ("unit", r"^\[(?:Unit|Service)\]"),
     ("slurm", r"^[ \t]*(?:SwitchName=|TopologyPlugin=|(?:NodeName=\S+ +)?Name=\w+ .*File=)"),
     ("k8s", r"^[ \t]*kind:\s*\w"),
@@ -193,6 +194,9 @@ def read_text_as(kind: str, text: str, file: str) -> Part:
         return Configuration(switches={switch.name: switch}), problems
     if kind == "nvue":
         switch, problems = nvue.read_switch(text, file)
+        return Configuration(switches={switch.name: switch}), problems
+    if kind == "nvue-yaml":
+        switch, problems = nvue.read_yaml_switch(text, file)
         return Configuration(switches={switch.name: switch}), problems
     if kind == "slurm":
         found, problems = slurm.read_slurm(text, file)

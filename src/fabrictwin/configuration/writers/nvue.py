@@ -12,6 +12,7 @@ from fabrictwin.configuration.writers.files import Commented, WrittenFile
 from fabrictwin.configuration.writers.nvue_pages import RELEASES, page_of
 
 GLOBAL = "default-global"
+ROCE, CNP = 3, 6  # classes of the RoCE mode
 
 
 def files(switch: Switch) -> list[WrittenFile]:
@@ -27,8 +28,11 @@ def script(switch: Switch) -> str:
     if switch.box.platform:
         out.add(f"# platform {switch.box.platform}", "platform")
     lossless = any(port.qos.pfc for port in switch.ports.values())
-    out.add("nv set qos roce enable on", "roce")
-    out.add(f"nv set qos roce mode {'lossless' if lossless else 'lossy'}", "roce" if lossless else "roce_lossy")
+    if _as_roce_has_it(switch):
+        out.add("nv set qos roce enable on", "roce")
+        out.add(
+            f"nv set qos roce mode {'lossless' if lossless else 'lossy'}", "roce" if lossless else "roce_lossy"
+        )
     _maps(out, switch)
     _profiles(out, switch)
     split = {
@@ -43,6 +47,13 @@ def script(switch: Switch) -> str:
     pages = dict.fromkeys(page_of(line) for line in out.text.splitlines() if line.startswith("nv "))
     out.plain("# Commands are documented at:", *(f"#   {page}" for page in pages))
     return out.text
+
+
+def _as_roce_has_it(switch: Switch) -> bool:
+    """Return true for the classes that the RoCE mode is made for: others would stand beside its own."""
+    queues = [(n, queue) for port in switch.ports.values() for n, queue in port.qos.queues.items()]
+    marked = {n for n, queue in queues if queue.ecn is not None}
+    return marked <= {ROCE} and {n for n, queue in queues if queue.scheduler == "strict"} <= {CNP}
 
 
 def _maps(out: Commented, switch: Switch) -> None:
