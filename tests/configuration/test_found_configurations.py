@@ -59,6 +59,9 @@ WHOLE: dict[str, Any] = QOS | {
 }
 
 
+DATABASE = ("DEVICE_METADATA", "PORT", "CABLE_LENGTH", "BUFFER_POOL", "BUFFER_PROFILE", "BUFFER_PG")
+
+
 def _rules(tables: dict[str, Any], severity: str = "error") -> set[str]:
     """Rules that a config_db breaks, of one severity."""
     assert kind_of(json.dumps(tables)) == "sonic"
@@ -133,6 +136,24 @@ def test_shared_headroom_without_a_ratio_is_oversubscribed_on_purpose():
     assert "headroom-beyond-pool" in _rules(tables, "warning")
     ratio = {"DEFAULT_LOSSLESS_BUFFER_PARAMETER": {"AZURE": {"over_subscribe_ratio": "1"}}}
     assert "headroom-beyond-pool" in _rules(tables | ratio)
+
+
+def test_rows_as_the_database_has_them_and_references_as_they_were():
+    tables = _lossless(size="19456", xon="19456", xoff="277824")
+    pool = {"ingress_lossless_pool": POOLS["ingress_lossless_pool"] | {"xoff": "1000000"}}
+    tables = tables | {"BUFFER_POOL": pool}
+    for name, table in (("BUFFER_PROFILE", "BUFFER_POOL"), ("BUFFER_PG", "BUFFER_PROFILE")):
+        field = {"BUFFER_POOL": "pool", "BUFFER_PROFILE": "profile"}[table]
+        tables[name] = {key: row | {field: f"[{table}|{row[field]}]"} for key, row in tables[name].items()}
+    flat = {f"{table}|{key}": row for table, rows in tables.items() for key, row in rows.items()}
+    assert read_switch(json.dumps(flat), "f")[0] == read_switch(json.dumps(tables), "f")[0]
+    assert _rules(flat) == set()
+
+
+def test_headroom_says_nothing_where_a_file_has_no_maps_at_all():
+    tables = {name: rows for name, rows in _lossless(size="96256", xoff="277824").items() if name in DATABASE}
+    assert "qos-map-missing" not in _rules(tables)
+    assert "qos-map-missing" in _rules(tables | {"PORT_QOS_MAP": {"Ethernet0": MAPS}})
 
 
 @pytest.mark.parametrize(

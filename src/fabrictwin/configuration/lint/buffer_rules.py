@@ -13,6 +13,7 @@ from fabrictwin.configuration.policy.chips import BUFFER_OF_BOX, headroom_of
 from fabrictwin.configuration.policy.switch_policy import pause_threshold, reserved_bytes
 
 LARGEST_ALPHA = 3
+LOSSLESS_MTU = 1024  # SONiC's, where a configuration says none
 TIGHT = "small packets, or those of a peer as slow as the standard allows, are dropped after the pause was sent"
 
 
@@ -27,7 +28,7 @@ def needed_headroom(switch: Switch, port: Port) -> int | None:
     if not port.link.speed_bps or port.link.cable_m is None:
         return None
     traffic = Traffic(
-        lossless_mtu_bytes=switch.buffers.lossless_mtu_bytes or 1024,
+        lossless_mtu_bytes=switch.buffers.lossless_mtu_bytes or LOSSLESS_MTU,
         small_packet_percent=100
         if switch.buffers.small_packet_percent is None
         else switch.buffers.small_packet_percent,
@@ -38,9 +39,12 @@ def needed_headroom(switch: Switch, port: Port) -> int | None:
 
 
 def least_headroom(port: Port) -> int:
-    """Return what comes after a pause even if the peer obeys at once: the cable's bytes, a frame at each end."""
+    """Return what comes after a pause even if the peer obeys at once.
+
+    That is what the cable holds, a frame of the port's in the pause's way, and one of the peer's lossless frames.
+    """
     on_cable = 2 * (port.link.cable_m or 0) * port.link.speed_bps // (8 * LIGHT_M_PER_S)
-    return on_cable + 2 * (port.link.mtu_bytes or 9100)
+    return on_cable + (port.link.mtu_bytes or 9100) + LOSSLESS_MTU
 
 
 def headroom(configuration: Configuration) -> Iterator[Finding]:

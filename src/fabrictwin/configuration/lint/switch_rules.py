@@ -72,7 +72,7 @@ def _makes_groups(switch: Switch, port: Port) -> bool:
 def _lossless(switch: Switch, port: Port, headrooms: frozenset[int]) -> Iterator[Finding]:
     where = f"{switch.name}/{port.name}"
     pfc = port.qos.pfc or frozenset()
-    if port.qos.pfc is None and headrooms and not switch.partial:
+    if port.qos.pfc is None and headrooms and any(each.qos.pfc is not None for each in switch.ports.values()):
         yield Finding(
             "qos-map-missing",
             "error",

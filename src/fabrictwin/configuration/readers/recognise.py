@@ -44,7 +44,7 @@ _LIMITS = "memlock|nofile|nproc|stack|core|data|rss|cpu|as|fsize|maxlogins|prior
 _RUN = "gpus|device|ulimit|shm-size|ipc|network|net|privileged|cap-add|runtime"  # of docker run
 _MODULES = r"mlx[45]_\w+|ib_\w+|rdma_\w+|irdma|efa|bnxt_re|siw|iw_\w+|nvidia[\w-]*|nv_peer_mem"
 _PATTERNS = (  # in this order: what is surest first; blanks of one line, or empty lines take for ever
-    ("sonic", rf'\A\s*\{{(?:.|\n)*?"(?:{_TABLES})"\s*:\s*\{{'),
+    ("sonic", rf'\A\s*\{{(?:.|\n)*?"(?:{_TABLES})(?:\|[^"]*)?"\s*:\s*\{{'),
     ("nvue", r"^[ \t]*(?:\S+@\S+\$ )?nv set \S"),
     ("nvue-yaml", r"^- (?:header|set):[ \t]*\r?$"),
     ("unit", r"^\[(?:Unit|Service)\]"),

@@ -85,10 +85,19 @@ def _tables(text: str, file: str) -> Tables:
     for table, rows in data.items():
         if not isinstance(rows, dict):
             raise ConfigError(f"got {quoted(rows)}, expected rows by key", file=file, key=table)
+        name, bar, key = table.partition("|")
+        if bar:  # as the database itself has them, a row a key
+            tables.setdefault(name, {})[key] = rows
+            continue
         tables[table] = {key: row if isinstance(row, dict) else {} for key, row in rows.items()}
     if len(tables.get("PORT", {})) > MOST_PORTS:
         raise ConfigError(f"got more than {MOST_PORTS} ports", file=file, key="PORT")
     return tables
+
+
+def bare(reference: object) -> str:
+    """Return the key that a reference names, as it is written now or was in brackets."""
+    return re.sub(r"^\[(?:[A-Z0-9_]+[|:])?(.*)\]$", r"\1", str(reference))
 
 
 def _jack(name: str, lanes: int) -> int:
@@ -137,7 +146,7 @@ class _Reading:
         """The row of another table that a field names; None, and a problem, where it is gone."""
         if name not in row:
             return None
-        key = re.sub(r"^\[(?:[A-Z0-9_]+[|:])?(.*)\]$", r"\1", str(row[name]))
+        key = bare(row[name])
         found = self.tables.get(table, {}).get(key)
         if found is None and (table in self.tables or self.whole):
             self.problems.add("reference", f"{where}|{name}", f"got {quoted(row[name])}, which is not in {table}")
@@ -232,7 +241,7 @@ class _Reading:
         if row.get("profile") == "NULL":
             return model.Group("NULL", "", 0, derived=True)
         profile = self.referred(row, "profile", "BUFFER_PROFILE", where)
-        name = str(row.get("profile", ""))
+        name = bare(row.get("profile", ""))
         if profile is None:
             return model.Group(name, "", 0)
         where = f"BUFFER_PROFILE|{name}"
@@ -248,7 +257,7 @@ class _Reading:
             alpha = quiet.number(profile["dynamic_th"], "", least=-8, most=7)
         return model.Group(
             name,
-            str(profile.get("pool", "")),
+            bare(profile.get("pool", "")),
             of("size") or 0,
             xoff_bytes=of("xoff"),
             xon_bytes=of("xon"),
@@ -260,7 +269,7 @@ class _Reading:
     def _queues(self) -> dict[str, dict[int, model.Queue]]:
         found: dict[str, dict[int, model.Queue]] = {}
         buffers = {
-            (port, number): str(row.get("profile", ""))
+            (port, number): bare(row.get("profile", ""))
             for port, rows in self._by_port("BUFFER_QUEUE", 16).items()
             for number, row in rows
         }
