@@ -170,19 +170,28 @@ def gpus_left_out(found: list[tuple[str, Measured]]) -> None:
 
 
 def write(folder: Path, tables: dict[tuple[str, ...], Table]) -> None:
-    lines = [HEAD]
+    """Write tables in place of those of the same keys; others that the folder has stay, byte for byte."""
+    lines, steps = {}, {}
+    if (folder / CONSTANTS).exists():
+        _, _, kept = (folder / CONSTANTS).read_text(encoding="utf-8").partition("tables:\n")
+        lines = {line.partition(":")[0].strip(): line for line in kept.splitlines(keepends=True)}
+        with np.load(folder / RESIDUALS, allow_pickle=False) as found:
+            steps = {key: found[key] for key in found.files}
     for key, table in tables.items():
         values = ", ".join(f"{name}: {value:g}" for name, value in table.constants.items())
-        lines.append(f"  {' '.join(key)}: {{{values}}}\n")
-    (folder / CONSTANTS).write_text("".join(lines), encoding="utf-8")
-    steps = {"/".join(key): table.residuals.steps for key, table in tables.items() if table.residuals is not None}
+        lines[" ".join(key)] = f"  {' '.join(key)}: {{{values}}}\n"
+        if table.residuals is not None:
+            steps["/".join(key)] = table.residuals.steps
+    (folder / CONSTANTS).write_text("".join([HEAD, *lines.values()]), encoding="utf-8")
     np.savez_compressed(folder / RESIDUALS, allow_pickle=False, **steps)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--write", type=Path, metavar="FOLDER", help="write the tables, judge nothing")
+    parser.add_argument(
+        "--write", type=Path, metavar="FOLDER", help="write tables, of --only or all; judge nothing"
+    )
     parser.add_argument("--gpus", action="store_true", help="judge GPUs that are left out alone")
     parser.add_argument("--only", default="", help="families that begin so")
     args = parser.parse_args()

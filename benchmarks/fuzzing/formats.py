@@ -258,7 +258,12 @@ def _calibration() -> Target:
         b"#       size count type redop root time\n 8 2 float sum -1 16.98 0.00 0.00 N/A 16.98 0.00 0.00 N/A\n",
         b'{"traceEvents": [{"name": "ProfilerStep#3", "ph": "X", "ts": 12, "dur": 400000.5}]}',
         b"gemm_dtype,m,n,k,latency_ms\nbfloat16,512,4096,4096,0.03\nfp8,1024,4096,8192,0.05\n",
-        b"schema: 1\ncompute_share: 0.8\nproducts: {bf16: 0.9}\ncollectives: {launch_us: 9, hop: 1.2, rate: 0.9}\n",
+        b"  RDMA_Write Bidirectional BW Test\n Number of qps   : 2\t\tTransport type : IB\n Connection type : RC\n"
+        b" Mtu : 4096[B]\n Max inline data : 0[B]\n #bytes  #iterations  BW peak[MB/sec]  BW average[MB/sec]  MsgRate[Mpps]\n"
+        b" 64 5000 170.1 168.2 2.8\n   Send Latency Test\n #bytes #iterations t_min[usec] t_typical[usec]\n 8 1000 1.2 1.3\n",
+        b'{"test_info": {"test": "ib_write_bw", "MTU": 4096}, "results": [{"MsgSize": 64, "MsgRate": 2.5}]}',
+        b"schema: 1\ncompute_share: 0.8\nproducts: {bf16: 0.9}\ncollectives: {launch_us: 9, hop: 1.2, rate: 0.9}\n"
+        b"adapters: {latency_ns: 300, message_rate: 0.9}\n",
     ]
     return Target(samples, of_file("measured", read))
 

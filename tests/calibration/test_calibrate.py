@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,12 @@ from fabrictwin.calibration.calibrate import calibrate
 from fabrictwin.calibration.fitting import Prior, fit
 from fabrictwin.calibration.inputs import read_inputs
 from fabrictwin.cli.predict.calibrate import calibrate as command
+from fabrictwin.cluster.build_blueprint import build
 from fabrictwin.cluster.spec.spec import load_spec, read_spec
+from fabrictwin.tools.perftest import perftest_text
+from fabrictwin.tools.perftest.perftest_loops import play
+from fabrictwin.tools.perftest.perftest_options import PerftestOptions
+from fabrictwin.twin.routed_twin import make_twin
 
 JOB = {
     "schema": 1,
@@ -143,7 +149,7 @@ def test_few_points_stay_near_the_prior_and_many_leave_it() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("nothing here", "expected nccl-tests' table"),
+        ("nothing here", "expected a table of nccl-tests or perftest"),
         ('{"a": 1}', "got no traceEvents"),
         ('{"traceEvents": []}', "got no ProfilerStep"),
         ("gemm_dtype,m,n,k\nbfloat16,1,1,1\n", "got no column"),
@@ -181,3 +187,74 @@ def test_the_command_writes_what_it_prints(tmp_path: Path) -> None:
     assert "compute_share" in out.read_text()
     nothing = CliRunner().invoke(command, [str(tmp_path / "spec.yaml")])
     assert "got no measurement" in str(nothing.exception)
+
+
+TWO = {
+    "schema": 1,
+    "name": "two",
+    "cluster": {
+        "hosts": {"type": "pcie-box-100g", "count": 2},
+        "network": {"technology": "ethernet", "switch": "sn2700", "topology": {"kind": "single-switch"}},
+    },
+}
+
+
+def perftest(test: str, corrections: dict[str, float], *, as_json: bool = False, **options: Any) -> str:
+    """Return what perftest prints between two hosts that have these corrections."""
+    spec = read_spec({**TWO, "calibration": {"adapters": corrections}} if corrections else TWO)
+    twin = make_twin(spec, build(spec.cluster, spec=spec))
+    run = play(twin, PerftestOptions(test=test, source="host-0", target="host-1", **options))
+    return json.dumps(perftest_text.as_json(run)) if as_json else perftest_text.text(run)
+
+
+def test_what_adapters_add_and_reach_is_found_again(tmp_path: Path) -> None:
+    true = {"latency_ns": 700.0, "message_rate": 0.8}
+    tables = {
+        "write.txt": perftest("ib_write_lat", true, size=8, iterations=5)
+        + perftest("ib_write_lat", true, size=4096, iterations=5),
+        "read.json": perftest("ib_read_lat", true, as_json=True, size=64, iterations=5),
+        "rate.txt": perftest("ib_write_bw", true, size=64, iterations=300, queue_pairs=2, inline=0)
+        + perftest("ib_send_bw", true, size=65536, iterations=100),
+    }
+    for name, text in tables.items():
+        (tmp_path / name).write_text(text)
+    found = calibrate(read_spec(TWO), [tmp_path / name for name in tables])
+    constants = {one.name: (one.after, one.points) for one in found.fitted if one.applied}
+    assert constants["adapters.latency_ns"][0] == pytest.approx(700, abs=40)
+    assert constants["adapters.latency_ns"][1] == 3
+    assert constants["adapters.message_rate"][0] == pytest.approx(0.8, rel=0.02)
+    assert constants["adapters.message_rate"][1] == 1  # 64 KiB are decided by the wire
+    # what was fitted reproduces the machine
+    again = read_spec({**TWO, "calibration": found.data})
+    twin = make_twin(again, build(again.cluster, spec=again))
+    (row,) = play(
+        twin, PerftestOptions(test="ib_write_lat", source="host-0", target="host-1", size=8, iterations=5)
+    ).rows
+    text = tables["write.txt"].splitlines()
+    measured = next(line.split() for line in text if line.strip().startswith("8 "))
+    assert row.typical / 1e6 == pytest.approx(float(measured[4]), rel=0.03)
+
+
+@pytest.mark.parametrize("fidelity", ["analytic", "flow", "packet"])
+def test_latency_of_adapters_holds_at_every_fidelity(fidelity: str) -> None:
+    run = {**JOB, "run": {"fidelity": fidelity}}
+    plain, later = (
+        ft.nccl_tests("sendrecv_perf", read_spec(spec), ngpus=1, hosts=2, check=0, minbytes="8", maxbytes="8")
+        for spec in (run, {**run, "calibration": {"adapters": {"latency_ns": 5000}}})
+    )
+    assert later.rows[0]["time_us"] > plain.rows[0]["time_us"] + 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("   RDMA_Write BW Test\n Mtu : 4096[B]\n", "perftest's header and no row"),
+        ("  Send Latency Test\n #bytes #iterations  t_typical[usec]\n 8 100 x\n", "expected figures"),
+        ('{"test_info": {"test": "ib_fly_bw"}, "results": []}', "got a test 'ib_fly_bw'"),
+        ('{"test_info": {"test": "ib_write_bw"}, "results": [{"MsgSize": 2}]}', "got row 0 of results"),
+    ],
+)
+def test_tables_of_perftest_that_are_none(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "out").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_inputs([tmp_path / "out"])

@@ -359,3 +359,158 @@ def test_a_vague_word_for_a_failed_connection_does_not_stand_above_what_says_why
     assert causes(text + "[n1:3] pml_ucx.c:9  Error: ucp_ep_create(proc=7) failed: Destination is unreachable\n")[
         0
     ] == ("connect-refused")
+
+
+TABLE = """\
+| NVIDIA-SMI 550.90.07              Driver Version: 550.90.07      CUDA Version: 12.4     |
+|   0  NVIDIA H100 80GB HBM3          On  |   00000000:1B:00.0 Off |                    0 |
+| N/A   31C    P0              {power:>4}W / 700W |      4MiB / 81559MiB |      0%      Default |
+|   1  NVIDIA H100 80GB HBM3          On  |   00000000:43:00.0 Off |               {errors:>6} |
+"""
+
+
+@pytest.mark.parametrize(
+    ("errors", "power", "wanted"),
+    [("0", "71", []), ("3", "71", ["gpu-memory"]), ("N/A", "71", []), ("0", "ERR!", ["gpu-hardware"])],
+)
+def test_the_plain_table_counts_errors_of_memory_and_shows_what_cannot_be_read(errors, power, wanted):
+    assert causes(TABLE.format(errors=errors, power=power))[:1] == wanted
+
+
+QUERIED = """\
+GPU {bus}
+    GPU Recovery Action                                : None
+    PCI
+        GPU Link Info
+            Link Width
+                Max                                    : 16x
+                Current                                : {lanes}x
+    Clocks Event Reasons
+        SW Power Cap                                   : Active
+        HW Thermal Slowdown                            : {hot}
+    ECC Errors
+        Volatile
+            DRAM Uncorrectable                         : 0
+        Aggregate
+            DRAM Uncorrectable                         : 2
+"""
+
+
+def queried(*gpus: tuple[int, str]) -> list[tuple[str, Severity]]:
+    rows = [
+        QUERIED.format(bus=f"00000000:{number + 16:02X}:00.0", lanes=lanes, hot=hot)
+        for number, (lanes, hot) in enumerate(gpus)
+    ]
+    found = answer("Attached GPUs : 2\n" + "".join(rows)).findings
+    return [(one.id, one.severity) for one in found if one.severity > Severity.NOTE]
+
+
+def test_lanes_that_one_gpu_lacks_are_a_fault_and_those_that_all_lack_a_question():
+    cool = "Not Active"
+    assert queried((16, cool), (16, cool)) == []  # errors of a GPU's life, and a power cap, are none
+    assert queried((16, cool), (8, cool)) == [("pci-narrow", Severity.WARNING)]
+    assert queried((8, cool), (8, cool)) == [("pci-narrow", Severity.QUESTION)]
+    assert queried((16, cool), (16, "Active")) == [("gpu-hot", Severity.WARNING)]
+
+
+def test_capabilities_of_a_device_without_a_name_are_read():
+    narrow = "\t\tLnkSta:\tSpeed 8GT/s (ok), Width x4 (downgraded)\n\t\t\tTrErr- Train- SlotClk+\n"
+    assert causes(narrow) == ["pci-narrow"]
+    assert (
+        causes(
+            "\t\tLnkCap:\tPort #0, Speed 16GT/s, Width x16\n\t\tLnkSta:\tSpeed 2.5GT/s (downgraded), Width x16\n"
+        )
+        == []
+    )
+
+
+def test_the_last_gpu_of_a_list_of_links_may_have_been_cut():
+    def links(*counts: int) -> str:
+        return "".join(
+            f"GPU {gpu}: NVIDIA H100 (UUID: GPU-{gpu})\n"
+            + "".join(f"\t Link {n}: 26.562 GB/s\n" for n in range(count))
+            for gpu, count in enumerate(counts)
+        )
+
+    assert causes(links(18, 18, 5)) == []
+    assert causes(links(18, 5, 18))[0] == "nvlink-inactive"
+
+
+def test_a_module_s_own_alarm_of_ethtool_is_a_fault_of_the_module():
+    text = """\
+\tIdentifier                                : 0x11 (QSFP28)
+\tModule temperature high alarm             : Off
+\tLaser rx power low alarm   (Channel 2)    : {}
+"""
+    assert causes(text.format("Off")) == []
+    assert causes(text.format("On"))[0] == "module-fault"
+
+
+@given(frames=st.integers(100, 10**6), packets=st.integers(1, 10**15))
+def test_frames_that_arrived_damaged_are_held_against_the_packets(frames, packets):
+    text = f"# ethtool -S eth5 | grep -v ' 0'\n     rx_packets_phy: {packets}\n     rx_crc_errors_phy: {frames}\n"
+    found = answer(text).findings
+    assert [one.id for one in found] == (["link-errors"] if frames >= 1e-7 * packets else [])
+    assert all(fact.subject.device == "eth5" for fact in read_text(text).of("port.counter"))
+
+
+def test_counters_of_rdma_are_read_on_the_lines_below_their_port():
+    text = "link mlx5_0/1 state ACTIVE\n    out_of_sequence 0 rnr_nak_retry_err 412\n    packet_seq_err 900\n"
+    assert causes(text) == ["roce-loss", "receiver-not-ready"]
+    assert causes("link mlx5_0/1\n    rx_write_requests 7\n    packet_seq_err 0\n") == []
+
+
+@pytest.mark.parametrize(("symbols", "severity"), [(0, None), (42, Severity.QUESTION), (4200, Severity.WARNING)])
+def test_few_symbol_errors_are_a_question_and_many_a_fault(symbols, severity):
+    text = f"# Port counters: Lid 5 port 1 (CapMask: 0x1400)\nSymbolErrorCounter:..............{symbols}\n"
+    found = answer(text).findings
+    assert [(one.id, one.severity) for one in found] == ([("link-errors", severity)] if severity else [])
+
+
+@pytest.mark.parametrize("state", ["OK", "ERROR"])
+def test_the_state_of_a_switch_s_parts_is_read_without_a_table(state):
+    text = f"psu0.status        : OK\npsu0.dc            : OK\npsu1.status        : {state}\nfans               : OK\n"
+    assert causes(text) == ([] if state == "OK" else ["switch-part"])
+
+
+@pytest.mark.parametrize("spelled", ["Neighbor", "Neighbhor"])
+def test_a_neighbour_that_is_away_is_found_however_the_table_is_headed(spelled):
+    text = f"""\
+{spelled:<11}    V     AS    MsgRcvd    MsgSent    TblVer    InQ    OutQ  Up/Down    State/PfxRcd
+-----------  ---  -----  ---------  ---------  --------  -----  ------  ---------  --------------
+10.0.0.1       4  65200       3995       4001         0      0       0  00:39:32               6400
+10.0.0.3       4  65200          0          0         0      0       0  never              Active
+"""
+    assert causes(text) == ["bgp-down"]
+
+
+@pytest.mark.parametrize("physical", ["POLLING", "LINK_ERROR_RECOVER", "PORT_CONFIGURATION_TRAINING"])
+def test_a_port_that_tries_to_train_is_down_however_its_neighbour_does(physical):
+    text = (
+        f"link mlx5_0/1 state DOWN physical_state {physical}\nlink mlx5_1/1 state ACTIVE physical_state LINK_UP\n"
+    )
+    assert causes(text)[0] == "port-down"
+
+
+def test_an_infiniband_port_that_is_linked_and_down_waits_for_a_manager_and_an_ethernet_port_does_not():
+    linked = "link mlx5_7/1 {}state DOWN physical_state LINK_UP\n"
+    assert (
+        causes(linked.format("subnet_prefix fe80:0000:0000:0000 lid 3403 sm_lid 1 lmc 0 "))[0]
+        == "no-subnet-manager"
+    )
+
+
+def test_errors_that_mlxlink_counts_are_errors_of_the_link():
+    text = """\
+Operational Info
+----------------
+State                           : Active
+Physical state                  : LinkUp
+
+Physical Counters and BER Info
+------------------------------
+Symbol Errors                   : {}
+Link Error Recovery Counter     : 0
+"""
+    assert causes(text.format(0)) == []
+    assert causes(text.format(847293)) == ["link-errors"]

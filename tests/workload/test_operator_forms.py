@@ -94,22 +94,55 @@ def test_formats_count_the_bytes_of_their_scales():
 PROMPTS = [(1, 1, 8, 8), (3, 128, 32, 8), (8, 129, 32, 4), (2, 5000, 64, 8), (64, 40, 16, 1), (1, 16384, 128, 128)]
 
 
+def prompt_tiles(generation: int, tokens: int, heads: int, kv_heads: int) -> tuple[float, int, int]:
+    """Tiles of 128 queries by 128 keys, rows of blocks and the longest row of one sequence, tile by tile."""
+    together = 2 if generation == 10 else 1
+    rows = [
+        range(first, min(first + together, math.ceil(tokens / 128)))
+        for first in range(0, math.ceil(tokens / 128), together)
+    ]
+    tiles = [len(row) * min((row.start // together + 1) * together, math.ceil(tokens / 128)) for row in rows]
+    ways, packed = len(rows) * heads, math.ceil(tokens * heads / kv_heads / 128) * kv_heads
+    if generation != 10 or tokens == 1:
+        ways = min(ways, packed)
+    return sum(tiles) / len(rows) * ways, ways, max(tiles)
+
+
+def splits_of(ways: float, longest: int) -> int:
+    """FlashAttention 3's rule on 100 SMs."""
+    if ways >= 80 or longest <= 4:
+        return 1
+    return next((parts for parts in range(1, longest) if ways * parts >= 85), longest)
+
+
+@pytest.mark.parametrize("generation", [0, 9, 10])
 @pytest.mark.parametrize("name", ["bf16", "fp8"])
 @pytest.mark.parametrize("seed", range(6))
-def test_attention_is_blocks_of_queries_and_keys_or_the_cache_that_is_read(name, seed):
+def test_attention_is_tiles_of_queries_and_keys_or_what_is_moved_and_the_cache_written(name, seed, generation):
     form, c, shapes = FORMATS[name], drawn(attention.PROMPT_BOUNDS, seed), np.array(PROMPTS, float)
     expected = []
     for sequences, tokens, heads, kv_heads in PROMPTS:
-        rows, packed = math.ceil(tokens / 128), math.ceil(tokens * heads / kv_heads / 128)
-        blocks = sequences * min(rows * (rows + 1) / 2 * heads, packed * (rows + 1) / 2 * kv_heads)
-        ways = sequences * min(rows * heads, packed * kv_heads)
-        block = 2 * 128 * 128 * 256 / (c["peak"] * 1e9 / 100)
-        waves = waves_of(c["waves"], ways / 100)
-        compute = max(blocks / ways * waves, rows) * block + waves * c["row"]
-        cached = sequences * tokens * kv_heads * 256 * form.operand_bytes
-        body = joined(compute, cached / (c["memory"] * 3e6), c["power"])
-        expected.append(c["launch"] + body + cached / (c["write"] * 3e6))
-    assert FAMILIES["prompts"].time_us(c, CHIP, form, shapes) == pytest.approx(expected, rel=1e-9)
+        tiles, ways, longest = prompt_tiles(generation, tokens, heads, kv_heads)
+        parts = splits_of(sequences * ways, longest) if generation == 9 else 1
+        waves = waves_of(c["waves"], sequences * ways * parts / 100)
+        longest_us = (
+            max(tiles / ways / parts * waves, longest / parts) * 2 * 128 * 128 * 256 / (c["peak"] * 1e9 / 100)
+        )
+        compute = longest_us + waves * c["row"] + (c["split"] if parts > 1 else 0)
+        cached, kept = sequences * tokens * kv_heads * 256, form.operand_bytes
+        moved = cached * kept + sequences * tokens * heads * 128 * (kept + 2)
+        body = joined(compute, moved / min(c["moved"] * 100, 3e6), c["power"])
+        writers = sequences * tokens * (min(kv_heads * 128, 512) / 512) ** 1.25
+        written = cached * (2 + kept) / (c["write"] * 3e6) + writers * c["token"]
+        expected.append(c["launch"] + body + written)
+    chip = Chip(100, 1e9, 3e6, generation)
+    assert FAMILIES["prompts"].time_us(c, chip, form, shapes) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp8"])
+@pytest.mark.parametrize("seed", range(6))
+def test_decodes_are_the_cache_that_is_read_and_waves_of_heads(name, seed):
+    form, shapes = FORMATS[name], np.array(PROMPTS, float)
     c, expected = drawn(attention.DECODE_BOUNDS, seed), []
     for sequences, tokens, heads, kv_heads in PROMPTS:
         read = sequences * tokens * kv_heads * 256 * form.operand_bytes

@@ -107,20 +107,60 @@ def test_a_grid_follows_most_of_its_rows_and_not_the_odd_ones():
     assert np.log(grid.at(np.array([[2.2]])))[0] == pytest.approx(0.1, abs=2 * STEP)
 
 
-def test_attention_of_longer_prompts_grows_with_pairs_and_decodes_with_their_cache():
-    first = {name: first for name, (_, first, _) in attention.PROMPT_BOUNDS.items()}
-    times = [
-        float(
-            attention.prompt_us(
-                first,
-                CHIP,
-                attention.Blocks.of(*(np.array([x], float) for x in (8, tokens, 32, 8)), attention.WIDTH),
-                attention.WIDTH,
-                2.0,
-            )[0]
+def prompts_us(
+    generation: int, sequences: float, tokens: float, heads: float, kv_heads: float, **changed: float
+) -> float:
+    constants = {name: first for name, (_, first, _) in attention.PROMPT_BOUNDS.items()} | changed
+    chip = Chip(100, 1e9, 3e6, generation)
+    shape = np.array([[sequences, tokens, heads, kv_heads]], float)
+    return float(FAMILIES["prompts"].time_us(constants, chip, PLAIN, shape)[0])
+
+
+def test_short_prompts_share_blocks_between_heads_on_hopper_alone():
+    """16 queries of 8 heads that share keys fill a block of 128: 256 sequences are 256 rows, or 2,048."""
+    hopper, blackwell = (prompts_us(generation, 256, 16, 8, 1, row=10.0, waves=0.01) for generation in (9, 10))
+    block = 2 * 128 * 128 * 256 / (0.6 * 1e7)
+    assert hopper < 50
+    assert blackwell - hopper == pytest.approx((10.0 + block) * (20.48 - 2.56), rel=0.02)
+
+
+def test_keys_of_few_long_rows_are_split_on_hopper_alone():
+    """One head of 4,096 tokens is 32 rows; 100 SMs take them in three parts each, 128 rows as they are."""
+    hopper, other = (prompts_us(generation, 1, 4096, 1, 1, row=0.02) for generation in (9, 0))
+    assert hopper < 0.6 * other
+    assert prompts_us(9, 1, 512, 1, 1) == prompts_us(0, 1, 512, 1, 1)
+    assert prompts_us(9, 4, 4096, 1, 1) == prompts_us(0, 4, 4096, 1, 1)
+
+
+def test_each_token_is_written_by_a_block_of_its_own():
+    """The same rows of blocks and as many keys: 64 sequences of 8 heads have 8 times the tokens of 8 of 64."""
+    for kind in (9, 10):
+        many, few = (
+            prompts_us(kind, sequences, 512, heads, heads, token=0.01) for sequences, heads in ((64, 8), (8, 64))
         )
-        for tokens in (4096, 8192, 16384)
-    ]
+        assert many - few == pytest.approx(0.01 * 512 * 56)
+    one, four = (
+        prompts_us(0, 64, 512, 64, heads, token=0.02) - prompts_us(0, 64, 512, 64, heads, token=0.01)
+        for heads in (1, 4)
+    )
+    assert four == pytest.approx(0.01 * 64 * 512)
+    assert one == pytest.approx(four / 4**attention.WRITE_POWER)
+
+
+@pytest.mark.parametrize("chip", [Chip(100, 1e9, 3e6, kind) for kind in (9, 10)])
+def test_chunks_of_a_prompt_add_up_to_its_tiles(chip):
+    def tiles(tokens: float, before: float) -> float:
+        sizes = (np.array(value) for value in (1.0, tokens, before, 32.0, 8.0))
+        return float(attention.Blocks.of(attention.prompt_kernel(chip), *sizes, attention.WIDTH).blocks)
+
+    for chunks in ((2048, 2048), (256, 512, 1280), (1024, 256, 256, 256)):
+        befores = np.cumsum((0, *chunks)).tolist()
+        apart = sum(tiles(tokens, before) for tokens, before in zip(chunks, befores, strict=False))
+        assert apart == tiles(befores[-1], 0.0)
+
+
+def test_attention_of_longer_prompts_grows_with_pairs_and_decodes_with_their_cache():
+    times = [prompts_us(0, 8, tokens, 32, 8) for tokens in (4096, 8192, 16384)]
     assert 3.6 < times[2] / times[1] < 4.2
     decode = {name: first for name, (_, first, _) in attention.DECODE_BOUNDS.items()}
     rows = np.array([512.0])

@@ -1,6 +1,7 @@
 """A spec's constants fitted to one's own measurements: what changed, on what it rests, what error is left.
 
-Collectives: what is added to a launch, a factor on hops, a factor on the rate, each where rows show it (below
+Adapters: what is added to a message's way, a factor on rates of messages (`calibration.adapters`). Collectives:
+what is added to a launch, a factor on hops, a factor on the rate, each where rows show it (below
 64 KiB, between, from 64 MiB). Steps: the share of its kernels' throughput that a framework's steps reach.
 Products: a factor on the catalog's throughput, by type.
 """
@@ -24,12 +25,13 @@ from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.records import record
 from fabrictwin.base.textfile import write_text
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
+from fabrictwin.calibration.adapters import fit_adapters
 from fabrictwin.calibration.fitting import SINGLE, Fitted, Prior, fit
 from fabrictwin.calibration.inputs import CollectiveRows, Inputs, read_inputs
 from fabrictwin.catalog.error_ranges import REGIMES, regime_of
 from fabrictwin.catalog.step_shares import step_shares
 from fabrictwin.cluster.build_blueprint import build
-from fabrictwin.cluster.spec.calibration_file import CollectiveCorrections
+from fabrictwin.cluster.spec.calibration_file import AdapterCorrections, CalibrationFile, CollectiveCorrections
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.nccl.settings.spec_section import settings_here
 from fabrictwin.runs import execute
@@ -133,9 +135,12 @@ def calibrate(
     """
     spec = spec.model_copy(update={"calibration": None, "workload": _uncalibrated(spec)})
     found = read_inputs([Path(one) for one in files])
-    if not (found.collectives or found.products or found.steps_s or step_times):
+    if not (found.collectives or found.products or found.steps_s or found.perftest or step_times):
         raise ConfigError("got no measurement, expected files or a step time")
-    fitted = _collectives(spec, found, stage) if found.collectives else []
+    fitted = fit_adapters(spec, found.perftest, stage) if found.perftest else []
+    spec = _with_adapters(spec, fitted)  # what collectives and steps take is found beside that
+    if found.collectives:
+        fitted += _collectives(spec, found, stage)
     for one in found.products:
         fitted += _products(spec, one)
     # a share is what is left once products are corrected
@@ -145,6 +150,13 @@ def calibrate(
         stage("the step at several shares")
         fitted.append(_step(_with_products(spec, known), times))
     return Calibrated(spec.name, tuple(fitted))
+
+
+def _with_adapters(spec: Spec, fitted: Sequence[Fitted]) -> Spec:
+    known = {one.name.partition(".")[2]: one.after for one in fitted if one.applied}
+    if not known:
+        return spec
+    return spec.model_copy(update={"calibration": CalibrationFile(adapters=AdapterCorrections(**known))})
 
 
 def _uncalibrated(spec: Spec) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""What people have measured: nccl-tests' output, a torch profile of some steps, tables of matrix products.
+"""What people have measured: nccl-tests' and perftest's output, a torch profile of some steps, tables of products.
 
-The kind of a file is told by what stands in it. nccl-tests prints a table; a profile is Chrome JSON with events
-`ProfilerStep#N` (torch.profiler with a schedule); products are CSV or Parquet with `gemm_dtype, m, n, k` and
-`latency_ms`.
+The kind of a file is told by what stands in it. nccl-tests and perftest print tables; a profile is Chrome JSON
+with events `ProfilerStep#N` (torch.profiler with a schedule); products are CSV or Parquet with `gemm_dtype, m, n,
+k` and `latency_ms`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from typing import Any
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.records import record
 from fabrictwin.base.textfile import MAX_BYTES, read_bytes
+from fabrictwin.calibration.perftest_tables import OPENS, PerftestRows, read_json, read_text
 from fabrictwin.workload.operators.measurements import Measured, read_measured
 
 LEAST_STEPS = 1
 _TEST = re.compile(r"# Collective test starting: (\w+)")
-_RANK = re.compile(r"#\s+Rank\s+(\d+)\s.*?\bon\s+(\S+)\s")
-_MORE = re.compile(r"#\s+\.\.\. and (\d+) more")
+_RANK = re.compile(r"#\s+Rank\s+(\d{1,9})\s.*?\bon\s+(\S+)\s")
+_MORE = re.compile(r"#\s+\.\.\. and (\d{1,9}) more")
 _ROW = re.compile(r"\s*(\d{1,15})\s+(\d{1,15})\s+([a-z]\w*)\s+(?:([a-z]\w*)\s+)?(?:(-?\d{1,9})\s+)?([\d.e+]+)\s+")
 _STEP = re.compile(r"ProfilerStep#\d+")
 
@@ -44,6 +45,7 @@ class Inputs:
     collectives: tuple[CollectiveRows, ...] = ()
     steps_s: tuple[float, ...] = ()
     products: tuple[Measured, ...] = ()
+    perftest: tuple[PerftestRows, ...] = ()
 
 
 def read_inputs(paths: list[Path]) -> Inputs:
@@ -51,17 +53,24 @@ def read_inputs(paths: list[Path]) -> Inputs:
     collectives: list[CollectiveRows] = []
     steps: list[float] = []
     products: list[Measured] = []
+    perftest: list[PerftestRows] = []
     for path in paths:
         raw = read_bytes(path)
         if raw[:2] == b"\x1f\x8b" and path.name.endswith(".json.gz"):
             raw = _unpacked(path)
         if raw.lstrip()[:1] in (b"{", b"["):
-            steps += _profile(raw, path)
+            data = _json(raw, path)
+            if isinstance(data, dict) and "test_info" in data:
+                perftest += read_json(data, path)
+            else:
+                steps += _profile(data, path)
         elif raw[:4] == b"PAR1" or raw[:2] == b"\x1f\x8b" or b"gemm_dtype" in raw[:2000]:
             products += [one for one in read_measured(path) if one.family == "products"]
+        elif OPENS.search(raw):
+            perftest += read_text(raw, path)
         else:
             collectives.append(_nccl_tests(raw, path))
-    return Inputs(tuple(collectives), tuple(steps), tuple(products))
+    return Inputs(tuple(collectives), tuple(steps), tuple(products), tuple(perftest))
 
 
 def _unpacked(path: Path) -> bytes:
@@ -97,17 +106,21 @@ def _nccl_tests(raw: bytes, path: Path) -> CollectiveRows:
                 rows.append((int(found[1]), time_us))
     if not rows:
         raise ConfigError(
-            "expected nccl-tests' table, a torch profile (JSON), or products (gemm_dtype, m, n, k, latency_ms)",
+            "expected a table of nccl-tests or perftest, a torch profile (JSON), or products "
+            "(gemm_dtype, m, n, k, latency_ms)",
             file=path,
         )
     return CollectiveRows(program, ranks, len(hosts), tuple(rows))
 
 
-def _profile(raw: bytes, path: Path) -> list[float]:
+def _json(raw: bytes, path: Path) -> Any:
     try:
-        data: Any = json.loads(raw)
+        return json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"is no JSON: {error}", file=path) from None
+
+
+def _profile(data: Any, path: Path) -> list[float]:
     events = data.get("traceEvents") if isinstance(data, dict) else None
     if not isinstance(events, list):
         raise ConfigError("got no traceEvents, expected a torch profile", file=path)

@@ -8,6 +8,7 @@ from functools import cached_property
 from fabrictwin.base.records import record
 from fabrictwin.diagnosis.evidence import Evidence, Fact
 from fabrictwin.diagnosis.expectation.expected import Expected
+from fabrictwin.diagnosis.expectation.hardware import PART
 from fabrictwin.diagnosis.finding import Finding
 
 MOST_OF_A_HOST = 8  # GPUs of a host; few have 16
@@ -23,6 +24,11 @@ class Case:
     def of(self, *kinds: str) -> list[Fact]:
         """Facts of these kinds."""
         return self.evidence.of(*kinds)
+
+    @property
+    def knows_host(self) -> bool:
+        """Return true where the hosts are likely those of the expectation, with all that they have."""
+        return self.expected is not None and self.expected.confidence > PART
 
     @cached_property
     def settings(self) -> dict[str, list[Fact]]:

@@ -84,6 +84,19 @@ def with_access_control_on(fabric: Fabric, hosts: Iterable[int]) -> Fabric:
     return replace(fabric, templates=tuple(templates), host_template=which)
 
 
+def with_adapter_corrections(fabric: Fabric, *, latency_ps: int, message_rate: float) -> Fabric:
+    """The fabric with so much added to what a message takes at its end, and other rates of messages.
+
+    No adapter delivers a message before it is there: what is taken off ends at 0.
+    """
+    return replace(
+        fabric,
+        nic_deliver_ps=np.maximum(fabric.nic_deliver_ps + latency_ps, 0),
+        nic_message_ps=np.rint(fabric.nic_message_ps / message_rate).astype(np.int64),
+        nic_qp_message_ps=np.rint(fabric.nic_qp_message_ps / message_rate).astype(np.int64),
+    )
+
+
 @dataclass
 class _Columns:
     """Node and port columns of a Fabric, under its names, while they are filled in."""

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from fabrictwin.base.errors import did_you_mean
+from fabrictwin.base.units import PS_PER_NS
 from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.cluster.faults import find_faults, host_causes
 from fabrictwin.cluster.names import split_jack
@@ -35,6 +36,9 @@ def make_twin(spec: Spec, blueprint: Blueprint) -> Twin:
         dead=dead,
     )
     twin.afflict(host_causes(blueprint, spec))
+    measured = None if spec.calibration is None else spec.calibration.adapters
+    if measured is not None:
+        twin.correct(latency_ps=round(measured.latency_ns * PS_PER_NS), message_rate=measured.message_rate)
     twin.options = routing_options(spec, twin.fabric)
     twin.congestion = getattr(spec.cluster, "congestion_control", None)
     twin.spread = spec.run.packet is not None and spec.run.packet.balance in ("adaptive", "spray")

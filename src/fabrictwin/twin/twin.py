@@ -29,7 +29,12 @@ from fabrictwin.cluster.spec.congestion_section import CongestionControl
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.engine import Engine
 from fabrictwin.engines.packet.packet_options import PacketOptions
-from fabrictwin.fabric.compile import compile_fabric, ports_of_cable, with_access_control_on
+from fabrictwin.fabric.compile import (
+    compile_fabric,
+    ports_of_cable,
+    with_access_control_on,
+    with_adapter_corrections,
+)
 from fabrictwin.fabric.fabric import Fabric, LinkKind, NodeKind
 from fabrictwin.fabric.memory_paths import PathFinder
 from fabrictwin.routing.congestion_tables import tables_of
@@ -89,6 +94,10 @@ class Twin:
         redirected = [h for h, each in causes.items() if any(cause.kind == ACCESS_CONTROL for cause in each)]
         if redirected:
             self.fabric = with_access_control_on(self.fabric, redirected)
+
+    def correct(self, *, latency_ps: int, message_rate: float) -> None:
+        """Add to what a message takes to arrive, scale rates of messages; before an engine is asked for."""
+        self.fabric = with_adapter_corrections(self.fabric, latency_ps=latency_ps, message_rate=message_rate)
 
     @cached_property
     def routes(self) -> Routes:

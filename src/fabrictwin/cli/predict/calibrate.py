@@ -12,7 +12,9 @@ from fabrictwin.cli.options import JSON, written
 
 @click.command()
 @click.argument("spec", metavar="SPEC", help="The spec of what was measured; - reads it from stdin.")
-@click.argument("files", metavar="[FILE]...", nargs=-1, help="nccl-tests' output, a torch profile, products.")
+@click.argument(
+    "files", metavar="[FILE]...", nargs=-1, help="Output of nccl-tests or perftest, a torch profile, products."
+)
 @click.option(
     "--step-time",
     "times",

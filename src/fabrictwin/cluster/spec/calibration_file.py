@@ -25,6 +25,13 @@ class CollectiveCorrections(Model):
     rate: Factor = 1.0
 
 
+class AdapterCorrections(Model):
+    """Corrections of network adapters: what is added to a message's way, times the catalog's message rates."""
+
+    latency_ns: Annotated[float, Field(ge=-10_000, le=100_000)] = 0.0
+    message_rate: Factor = 1.0  # of a queue pair and of an adapter
+
+
 class CalibrationFile(Model):
     """Fitted constants, and what they rest on."""
 
@@ -33,12 +40,14 @@ class CalibrationFile(Model):
     # times the catalog's throughput
     products: dict[Literal["bf16", "fp16", "fp8", "fp4"], Factor] = Field(default_factory=dict)
     collectives: CollectiveCorrections | None = None
+    adapters: AdapterCorrections | None = None
     rests_on: tuple[Annotated[str, Field(max_length=300)], ...] = ()
 
     @model_validator(mode="after")
     def _something(self) -> CalibrationFile:
-        if self.compute_share is None and not self.products and self.collectives is None:
-            raise ValueError("got no constant, expected compute_share, products or collectives")
+        known = (self.compute_share, self.products or None, self.collectives, self.adapters)
+        if all(one is None for one in known):
+            raise ValueError("got no constant, expected compute_share, products, collectives or adapters")
         return self
 
 

@@ -15,6 +15,7 @@ from fabrictwin.diagnosis.evidence import Evidence
 _OTHERS = r"A100.*PCI.*|H100.*NVL|H800.*PCI|A800|A30|L40|V100|RTX|GeForce|GH200"
 SWITCHES = {("infiniband", 200): "qm8700", ("infiniband", 400): "qm9700", ("infiniband", 800): "q3400"}
 ETHERNET_SWITCH = "spectrum-4"
+PART = 0.45  # sure of a host of the catalog where fewer GPUs are seen than it has
 
 
 @record
@@ -99,6 +100,9 @@ def recognised(evidence: Evidence) -> Hardware | None:
     if hosts > 1 and rates and max(rates) * 1.5 < _rail_gbps(host):
         confidence = 0.3  # adapters of another generation than the catalog's host has
     here = catalog.host(host).nodes.gpu
+    listed = {len(fact.parts) for fact in evidence.of("nccl.hcas") if fact.parts and fact.parts != ("",)}
+    if 0 < used < here and not any(one >= len(catalog.host(host).nics) for one in listed):
+        confidence = min(confidence, PART)  # of a machine that may have no more GPUs than these, and no NVSwitch
     release = evidence.first("nccl.version")
     given = tuple((str(f.parts[0]), str(f.parts[1])) for f in evidence.of("nccl.setting"))
     if used > here:

@@ -19,6 +19,7 @@ from fabrictwin.base.yamlfile import read_bundled
 from fabrictwin.diagnosis.causes import CAUSES
 from fabrictwin.diagnosis.finding import Severity
 from fabrictwin.diagnosis.literals import LiteralIndex, Pattern, alternatives
+from fabrictwin.diagnosis.readers.log_levels import level_of
 
 FILES = (
     "nccl", "verbs", "plugins", "gpu", "switches", "programs", "launch", "kernel", "runtime", "concepts",
@@ -28,7 +29,6 @@ HARMLESS = "harmless"
 SURE = 0.9
 REMAPPED = 63  # of the GPU driver: a row was remapped, as it should be, until the next reset
 LONGEST = 1200  # of a line
-_SAID_WARNING = re.compile(r"\W*(?:[\w.:/-]+\W+){0,3}?(?:WARN(?:ING)?|Warning)\b\W*:")
 _WORD = re.compile(r"\(*(?!\?)[A-Za-z]")
 
 
@@ -43,10 +43,13 @@ class Mechanism:
     beside: tuple[str, ...] = ()  # causes of which one must have been found too
 
     def told(self, words: str, stamp: float) -> tuple[str | float, ...]:
-        """Return the value of a fact `line.known`: what a line told of the cause, and when (seconds of a day)."""
+        """Return what a line told of the cause, and when (seconds of a day).
+
+        A fact `line.known` has these and, last, whether the job worked after it.
+        """
         severity = self.severity
-        if severity is None and CAUSES[self.cause].severity > Severity.WARNING and _SAID_WARNING.match(words):
-            severity = Severity.WARNING  # the program went on
+        if level_of(words) == Severity.NOTE:
+            severity = min(CAUSES[self.cause].severity if severity is None else severity, Severity.QUESTION)
         return (
             self.cause,
             words,

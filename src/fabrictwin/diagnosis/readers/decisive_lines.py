@@ -13,6 +13,7 @@ from fabrictwin.diagnosis.evidence import Place, Sink, Subject
 from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of
 from fabrictwin.diagnosis.readers.line_prefixes import without_colours
 from fabrictwin.diagnosis.readers.line_shapes import LineShapes
+from fabrictwin.diagnosis.readers.log_levels import Work
 
 # of lower-case bytes: whatever a pattern of the table can stand beside
 _TROUBLE = (
@@ -46,6 +47,8 @@ _ERROR = re.compile(
 _WARN = re.compile(r"\bWARN(?:ING)?\b|\[W\d* |^W\d{4} ")
 # rows of tracebacks that are program text, settings, and rows of tables
 _CODE = re.compile(
+    # variables that somebody prints, unless what stands behind says more of them
+    r"^_?[A-Z][A-Z0-9_]+=(?!\S* (?:is|was|requires?|must|should|cannot|not)\b)|"
     r"^\s*(?:File \"|\^|~|raise |return |at |#\d+ |frame #\d+|from \S+ import|def |class |if |elif |except |try:|"
     r"assert |self\.|[\w.]+\([^()]*\),?$|\w+ = |export |\+ |[\w.-]+ *[:=] *(?:true|false|none|null|0|\d+)?$|--)|"
     r"Traceback \(most recent|The above exception was|During handling of"
@@ -85,6 +88,7 @@ def has_trouble(lower: bytes) -> bool:
 class _Kept:
     place: Place
     about: Subject
+    last: int  # line
     count: int = 1
 
 
@@ -100,11 +104,12 @@ class Message:
         """Return true where another line of this shape is counted and no more."""
         return self.first is None or self.seen > MOST_COMPARED or len(self.subjects) >= MOST_SUBJECTS
 
-    def again(self) -> None:
-        """Count one more line of this shape."""
+    def again(self, number: int = 0) -> None:
+        """Count one more line of this shape, by its number where it is known."""
         if self.first is not None:
             self.seen += 1
             self.first.count += 1
+            self.first.last = max(self.first.last, number)
 
 
 NOTHING = Message(None)  # lines that say nothing
@@ -116,6 +121,8 @@ class DecisiveLines:
     def __init__(self, sink: Sink, shapes: LineShapes) -> None:
         self.sink = sink
         self.shapes = shapes
+        self.work = Work()
+        self._asserted = ""  # what the last row of a traceback asserts
         self._messages: dict[str, Message] = {}
         self._kept: dict[tuple[str, tuple[str | float, ...], Subject], _Kept] = {}
 
@@ -126,6 +133,7 @@ class DecisiveLines:
 
     def line(self, raw: bytes, text: str, *, kernel: bool) -> Message:
         """Take a line, and return the message that it is one of; `kernel` where it is of a kernel's log."""
+        self.work.line(raw, text, self.sink.number)
         shape = self.shapes.of(text)
         if kernel:
             shape += "\n"  # a message of the kernel, of which less is said
@@ -142,7 +150,7 @@ class DecisiveLines:
     def _again(self, known: Message, raw: bytes, text: str, *, kernel: bool) -> None:
         """Take a line whose shape was kept before: one more of it, or the first about another host."""
         is_settled = known.is_settled
-        known.again()
+        known.again(self.sink.number)
         if is_settled:
             return
         about = _about(without_colours(raw.decode("utf-8", "replace")))
@@ -155,6 +163,10 @@ class DecisiveLines:
         guesses = _GUESSES.search(bare)
         if guesses is not None:
             bare = bare[: guesses.start()].rstrip()
+        if bare.startswith("assert "):
+            self._asserted = bare
+        elif self._asserted and bare.endswith("AssertionError"):
+            bare, self._asserted = f"{bare}: {self._asserted}", ""  # says nothing by itself
         code = _is_code(bare)
         is_trouble = has_trouble(raw.lower())
         mechanism = None if code else mechanism_of(bare)
@@ -178,14 +190,20 @@ class DecisiveLines:
         kept = self._kept.get((kind, value, about))
         if kept is not None:
             kept.count += 1
+            kept.last = self.sink.number
             return kept
-        kept = self._kept[kind, value, about] = _Kept(self.sink.here(), about)
+        kept = self._kept[kind, value, about] = _Kept(self.sink.here(), about, self.sink.number)
         return kept
 
     def close(self) -> bool:
         """Hand over what was kept; true where there is something."""
+        until = self.work.until
+        if until:
+            self.sink.add("job.worked", until)
         for (kind, value, _), kept in self._kept.items():
-            self.sink.add(kind, value, kept.about, place=kept.place, count=kept.count)
+            # a job that works after it went on in spite of it
+            past = kept.last < until
+            self.sink.add(kind, (*value, float(past)), kept.about, place=kept.place, count=kept.count)
         return bool(self._kept)
 
 

@@ -54,6 +54,10 @@ _WORDS = (
 )
 
 
+# of bars of progress, whose states stand in one line, an old end of line behind each
+_OF_PROGRESS = ("it/s", "s/it", "%|", "it [")
+
+
 class Router:
     """Gives each line to the reader that knows it."""
 
@@ -169,7 +173,10 @@ class FileLines:
                 if broken is not None and isinstance(table, NcclTests):
                     table.half(broken[0])
                 return None
-        text = self.prefixes.strip(raw.decode("utf-8", "replace").rstrip("\r\n"))
+        text = raw.decode("utf-8", "replace").rstrip("\r\n")
+        if "\r" in text and any(map(text.__contains__, _OF_PROGRESS)):
+            text = text.rpartition("\r")[2]  # what a terminal shows in the end
+        text = self.prefixes.strip(text)
         if not text.strip():
             return None
         sink.text = text

@@ -12,8 +12,28 @@ from functools import cache
 from fabrictwin.base.records import record
 from fabrictwin.diagnosis.evidence import Sink
 from fabrictwin.diagnosis.literals import alternatives, needed
-from fabrictwin.diagnosis.readers.fabric import adapters, counters, ethernet, links, mlxlink, sonic
-from fabrictwin.diagnosis.readers.host import dcgm, kernel_log, limits, nvidia_smi, pci, peer_bandwidth, ping
+from fabrictwin.diagnosis.readers.fabric import (
+    adapters,
+    counters,
+    ethernet,
+    ibdiagnet_log,
+    links,
+    mlxlink,
+    neighbours,
+    nvue,
+    sonic,
+    switch_health,
+)
+from fabrictwin.diagnosis.readers.host import (
+    dcgm,
+    interfaces,
+    kernel_log,
+    limits,
+    nvidia_smi,
+    pci,
+    peer_bandwidth,
+    ping,
+)
 from fabrictwin.diagnosis.readers.job import benchmarks, launchers, ras, topology_xml, verbs_programs
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
@@ -38,6 +58,7 @@ FAMILIES = (
     Family("perfquery", counters.OPENS_PERFQUERY, counters.Perfquery),
     Family("ibqueryerrors", counters.OPENS_ERRORS, counters.QueryErrors),
     Family("ibdiagnet", counters.OPENS_CSV, counters.DiagnetCsv),
+    Family("ibdiagnet-log", ibdiagnet_log.OPENS, ibdiagnet_log.DiagnetLog),
     Family("ibstat", adapters.OPENS_IBSTAT, adapters.Ibstat),
     Family("ibstatus", adapters.OPENS_IBSTATUS, adapters.Ibstatus),
     Family("ibv_devinfo", adapters.OPENS_DEVINFO, adapters.Devinfo),
@@ -51,14 +72,18 @@ FAMILIES = (
     Family("rdma", ethernet.OPENS_RDMA, ethernet.Rdma),
     Family("dcb", ethernet.OPENS_DCB, ethernet.Dcb),
     Family("sonic-log", sonic.OPENS_LOG, sonic.SonicLog),
-    Family("bgp-summary", sonic.OPENS_NEIGHBOURS, sonic.BgpSummary),
+    Family("bgp-summary", neighbours.OPENS_SUMMARY, neighbours.BgpSummary),
+    Family("neighbours", neighbours.OPENS_NEIGHBOUR, neighbours.Neighbours),
+    Family("sonic-health", switch_health.OPENS, switch_health.SystemHealth),
     Family("sonic-show", sonic.OPENS, sonic.Sonic),
+    Family("nvue", nvue.OPENS, nvue.Nvue),
     Family("nvidia-smi-topo", nvidia_smi.OPENS_TOPOLOGY, nvidia_smi.TopologyMatrix),
     Family("nvlink-status", nvidia_smi.OPENS_NVLINK, nvidia_smi.NvlinkStatus),
     Family("nvidia-smi", nvidia_smi.OPENS_QUERY, nvidia_smi.Query),
     Family("dcgm", dcgm.OPENS, dcgm.Dcgm),
     Family("lspci", pci.OPENS, pci.Lspci),
-    Family("lspci-capabilities", pci.Setpci.OPENS, pci.Setpci),
+    Family("ip-link", interfaces.OPENS_LINK, interfaces.IpLink),
+    Family("bond", interfaces.OPENS_BOND, interfaces.Bond),
     Family("ping", ping.OPENS, ping.Ping),
     Family("p2p-bandwidth", peer_bandwidth.OPENS, peer_bandwidth.PeerBandwidth),
     Family("host-limits", limits.OPENS, limits.Limits),

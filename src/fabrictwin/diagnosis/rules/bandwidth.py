@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +15,9 @@ from fabrictwin.diagnosis.found import found, reported
 
 LOW, VERY_LOW = 0.8, 0.6  # of what the twin predicts; below, a note and a finding
 LARGE = 64 << 20  # sizes below are ruled by latencies, which differ by host
+SEEN = 0.6  # sure of the hardware where files show its fabric
 COLLAPSE = 0.5
+_OF_A_CHECK = re.compile(r"\b[Cc]heck(?:er|s)? (?:crashed|failed)|[Rr]equired dependencies")
 NEAR_RATE = 0.9
 
 
@@ -41,7 +44,8 @@ def measured(case: Case) -> Iterator[Finding]:
             f"{test} busbw {float(large[-1].parts[5] or 0):.4g} GB/s at {at} bytes",
             f"{wanted:.4g} GB/s (tolerance 20%)",
             min(0.9, expected.confidence) if share < VERY_LOW else 0.5 * expected.confidence,
-            severity=Severity.WARNING if share < VERY_LOW and expected.confidence >= 0.5 else Severity.QUESTION,
+            # a table without a log tells neither the fabric nor the adapters
+            severity=Severity.WARNING if share < VERY_LOW and expected.confidence >= SEEN else Severity.QUESTION,
             expected_from=expected.source,
             gain=f"{1 / max(share, 0.01):.3g} times the bandwidth",
             collect="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,TUNING of the run; lspci -vvv; topo -m",
@@ -118,7 +122,10 @@ def outcome(case: Case) -> Iterator[Finding]:
     wrong = [fact for fact in case.of("bench.wrong") if fact.number > 0]
     yield from reported("data-wrong", wrong, "#wrong {text}", "0", 0.95)
     modules = case.of("check.no-module")
-    if modules:
+    in_check = case.of("check.ran", "check.failed", "check.average") or any(
+        _OF_A_CHECK.search(fact.place.text) for fact in modules
+    )
+    if modules and in_check:
         about = cause("check-dependency")
         yield found(
             replace(about, fix=about.fix.replace("{module}", modules[0].text)),
@@ -130,6 +137,16 @@ def outcome(case: Case) -> Iterator[Finding]:
     firsts = case.of("bench.alone")
     if firsts:
         yield found("no-mpi", firsts, f"{firsts[0].count + 1} processes are each rank 0", "one rank 0", 0.9)
+    elif single := case.of("bench.single"):
+        yield found(
+            "no-mpi",
+            single,
+            "one rank alone: nothing was sent",
+            "the ranks that were started",
+            0.45,
+            severity=Severity.QUESTION,
+            collect="the command that started the test; more than one GPU (-g) or process",
+        )
     for kind, name, confidence in (
         ("job.rendezvous", "rendezvous", 0.7),
         ("job.mismatch", "collective-mismatch", 0.9),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from fabrictwin.diagnosis.case import Case
@@ -9,10 +10,14 @@ from fabrictwin.diagnosis.causes import CAUSES
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import found
+from fabrictwin.diagnosis.readers.log_levels import is_survived, level_of
 
 LATER = 0.02  # less sure for each cause that stands before, as far as it goes
 MOST_LATER = 5
+LIKELY = 0.8  # less sure, what a job survived is no fault of it
 AREA = 0.51  # below, a mechanism tells whose program failed, and no more
+# by which a watchdog ends its process
+_ABORT = re.compile(r"\bAborted\b|SIGABRT|[Ss]ignal:? (?:6|15)\b|exit ?code\s*:?\s*(?:-6|134)\b")
 _UNKNOWN = {"fatal": 0.3, "error": 0.2, "warning": 0.1}
 ASK = "the whole output of that rank from a minute before this line; NCCL_DEBUG=INFO; dmesg of its host"
 
@@ -25,23 +30,35 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
     explained = {place for one in named if "*" not in one.cause.follows for place in one.evidence}
     by_cause: dict[str, list[Fact]] = {}
     known = sorted(case.of("line.known"), key=_when)
+    if case.of("watchdog"):
+        known = [one for one in known if one.parts[0] != "rank-died" or not _ABORT.search(str(one.parts[1]))]
     alone = already | {str(fact.parts[0]) for fact in known if not fact.parts[5]}
     for fact in known:
         if fact.parts[5] and alone.isdisjoint(str(fact.parts[5]).split()):
             continue  # says something beside another cause only
         by_cause.setdefault(str(fact.parts[0]), []).append(fact)
+    ended = any(map(_ended, (*known, *case.of("line.unknown"))))
     areas = [
         name
         for name, facts in by_cause.items()
         if all(_sure(fact) < AREA for fact in facts) and "*" not in CAUSES[name].follows
     ]
     for place, (name, facts) in enumerate(by_cause.items()):
-        telling = max(facts, key=_sure)  # of several as sure the first
+        live = [fact for fact in facts if not fact.parts[6]]
+        slow = CAUSES[name].slows  # a way that is slower is what a program falls back to
+        if not slow and all(is_survived(str(fact.parts[1])) for fact in live):
+            live = []
+        telling = max(live or facts, key=_sure)  # of several as sure the first
         if name in already or facts[0].place in explained or _excused(name, already | set(by_cause)):
             continue
         if name in areas and (told or len(areas) < len(by_cause) or areas[0] != name):
             continue  # says less than what is known already
         severity = Severity[str(telling.parts[4])] if telling.parts[4] else CAUSES[name].severity
+        if not ended and level_of(str(telling.parts[1])) == Severity.WARNING:
+            severity = min(severity, Severity.WARNING)  # the program went on
+        if not live:
+            mild = level_of(str(telling.parts[1])) is not None or _sure(telling) < LIKELY
+            severity = Severity.WARNING if severity == Severity.ERROR and not mild else Severity.NOTE
         yield found(
             name,
             [telling, *facts],
@@ -52,7 +69,9 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
             collect=ASK if severity <= Severity.QUESTION else "",
         )
     quoted = {place for one in named for place in one.evidence}
-    unknown = sorted((fact for fact in case.of("line.unknown") if fact.place not in quoted), key=_when)
+    unknown = sorted(
+        (fact for fact in case.of("line.unknown") if fact.place not in quoted and not _survived(fact)), key=_when
+    )
     for level, sure in _UNKNOWN.items():
         facts = [fact for fact in unknown if fact.parts[0] == level]
         if facts:
@@ -74,6 +93,19 @@ def _excused(name: str, seen: set[str]) -> bool:
     """Return true for a cause that follows from one that is none to mend."""
     roots = seen & set(CAUSES[name].follows)
     return any(CAUSES[one].severity == Severity.NOTE for one in roots)
+
+
+def _ended(fact: Fact) -> bool:
+    """Return true for a line of an error that the program calls no warning, and after which it did not work."""
+    if fact.kind == "line.unknown":
+        return fact.parts[0] != "warning" and not fact.parts[3] and level_of(str(fact.parts[1])) is None
+    severity = Severity[str(fact.parts[4])] if fact.parts[4] else CAUSES[str(fact.parts[0])].severity
+    return severity == Severity.ERROR and not fact.parts[6] and level_of(str(fact.parts[1])) is None
+
+
+def _survived(fact: Fact) -> bool:
+    """Return true for a line that nobody knows, no fatal one, after which the job worked."""
+    return bool(fact.parts[3]) and fact.parts[0] != "fatal"
 
 
 def _sure(fact: Fact) -> float:

@@ -136,10 +136,13 @@ def nvlink(case: Case) -> Iterator[Finding]:
             0.9,
             severity=Severity.WARNING if everywhere else None,
         )
-    count = Counter(fact.subject.device for fact in case.of("nvlink.rate"))
+    active = case.of("nvlink.rate")
+    count = Counter(fact.subject.device for fact in active)
     if len(count) > 1 and not inactive:
         most = max(count.values())
-        few = [fact for fact in case.of("nvlink.rate") if count[fact.subject.device] < most]
+        # the list may end before the last GPU's links do
+        last = max(active, key=lambda fact: (fact.place.file, fact.place.line)).subject.device
+        few = [fact for fact in active if count[fact.subject.device] < most and fact.subject.device != last]
         if few:
             yield found(
                 "nvlink-inactive",
@@ -171,6 +174,42 @@ def nvlink(case: Case) -> Iterator[Finding]:
             0.9,
             severity=None if failed else Severity.WARNING,
         )
+
+
+def queried(case: Case) -> Iterator[Finding]:
+    """Errors of a GPU's memory, reasons of its low clocks, lanes, and the reset that it asks for (nvidia-smi)."""
+    counted = case.of("smi.uncorrected")
+    now = [fact for fact in counted if fact.parts[0] == "volatile"]
+    before = [fact for fact in counted if fact.parts[0] != "volatile"]
+    if not case.of("smi.remap-pending", "smi.remap-failed"):
+        yield from reported("gpu-memory", now, "{1} uncorrected error(s) of memory", "0", 0.9)
+        if not now:
+            yield from reported(
+                "gpu-memory",
+                before,
+                "{1} uncorrected error(s) of memory in its life",
+                "0, or rows that were remapped for them",
+                0.5,
+                severity=Severity.NOTE,
+            )
+    yield from reported("gpu-hot", case.of("smi.hot"), "{text}: Active", "Not Active", 0.9)
+    yield from reported("gpu-power", case.of("smi.power"), "{text}: Active", "Not Active", 0.88)
+    yield from reported("gpu-recovery", case.of("smi.recovery"), "GPU Recovery Action: {text}", "None", 0.9)
+    narrow = case.of("smi.narrow")
+    # slots of half the lanes are common, and cloud hosts have them: one that differs from its peers is not
+    odd = len({fact.subject for fact in narrow}) < len({fact.subject for fact in case.of("smi.lanes")})
+    yield from reported(
+        "pci-narrow",
+        narrow,
+        "x{0}",
+        "x{1}",
+        0.8 if odd else 0.5,
+        severity=Severity.WARNING if odd else Severity.QUESTION,
+        collect="" if odd else "lspci -vvv while traffic runs: does the slot have as many lanes?",
+    )
+    yield from reported(
+        "gpu-hardware", case.of("smi.unreadable"), "{text} in place of a reading", "a reading", 0.85
+    )
 
 
 def topology(case: Case) -> Iterator[Finding]:
@@ -248,6 +287,15 @@ def pci(case: Case) -> Iterator[Finding]:
             expected_from="the device's own capability",
             gain=f"{float(fact.parts[4] or 1) / float(fact.parts[2] or 1):.3g} times the rate of that device",
         )
+    somewhere = [fact for fact in case.of("pci.narrow-somewhere") if int(fact.parts[0] or 0)]
+    yield from reported(
+        "pci-narrow",
+        somewhere,
+        "x{0} (downgraded)",
+        f"x{somewhere[0].parts[1]}" if somewhere and somewhere[0].parts[1] else "the lanes that the device has",
+        0.7,
+        expected_from="the device's own capability",
+    )
     yield from reported(
         "pci-narrow",
         slow_nic,
@@ -385,5 +433,5 @@ def limits(case: Case) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    kernel, manager_without_switches, nvlink, topology, unreadable_devices, pci, pings, peers, limits,
+    kernel, manager_without_switches, nvlink, queried, topology, unreadable_devices, pci, pings, peers, limits,
 )  # fmt: skip

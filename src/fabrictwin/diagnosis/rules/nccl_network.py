@@ -68,6 +68,7 @@ def gpudirect(case: Case) -> Iterator[Finding]:
             f"via {received[0].parts[0]}, without /GDRDMA",
             f"via {received[0].parts[0]}/GDRDMA",
             0.8 if certain else 0.5,
+            severity=None if certain else Severity.QUESTION,
             expected_from=TWIN if case.expected is not None else "",
             gain=_gain(case, "no-gpudirect-module"),
         )
@@ -77,6 +78,8 @@ def _gain(case: Case, fault: str) -> str:
     return "" if case.expected is None else case.expected.gain_without(fault)
 
 
+# libfabric's providers over the kernel's sockets or within a host; cxi, opx, psm3 and verbs have adapters
+_OVER_TCP = re.compile(r"(?:tcp|udp|sockets|net|shm|sm2)(?:$|[;,])")
 _EC2 = re.compile(r"ip(?:-\d{1,3}){4}(?:\.|$)")
 _CONNECTION = re.compile(r"[Cc]onnect(?:ion)? to .*(?:failed|returned|refused)")
 
@@ -88,7 +91,7 @@ def sockets(case: Case) -> Iterator[Finding]:
     socket = [fact for fact in networks if str(fact.value).lower() == "socket"]
     others = [fact for fact in networks if str(fact.value).lower() not in ("socket",)]
     missing = case.of("nccl.no-device")
-    efa = [f for f in case.of("nccl.ofi-provider") if str(f.value).lower() not in ("efa", "verbs")]
+    efa = [fact for fact in case.of("nccl.ofi-provider") if _OVER_TCP.match(str(fact.value).lower())]
     yield from reported("efa-absent", efa, "provider {text}", "efa", 0.9)
     if socket and others and {f.subject.host for f in socket}.isdisjoint({f.subject.host for f in others}):
         yield found(
@@ -160,7 +163,7 @@ def adapters(case: Case) -> Iterator[Finding]:
         return
     count = {fact.subject.host: len(fact.parts) for fact in lists}
     most = max(count.values())
-    rails = case.expected.rails if case.expected is not None and case.nodes != 1 else 0
+    rails = case.expected.rails if case.knows_host and case.expected is not None and case.nodes != 1 else 0
     # ports that NCCL fused are one device to it and two in the list
     wanted = max(most, rails if rails and most < rails else 0)
     fewer = [fact for fact in lists if len(fact.parts) < wanted]
@@ -186,11 +189,29 @@ def adapters(case: Case) -> Iterator[Finding]:
             f"{', '.join(odd)} among {kinds.most_common(1)[0][0]} adapters",
             "adapters of one fabric",
             0.85,
+            severity=Severity.NOTE if _passed_over(case, lists[0], odd) else None,
         )
     elif bonds and not all("bond" in str(name) for name in bonds[0].parts):
         odd = [str(name) for name in bonds[0].parts if "bond" in str(name)]
-        yield found("wrong-hca", bonds, f"{', '.join(odd)} among single adapters", "compute adapters only", 0.75)
+        yield found(
+            "wrong-hca",
+            bonds,
+            f"{', '.join(odd)} among single adapters",
+            "compute adapters only",
+            0.75,
+            severity=Severity.NOTE if _passed_over(case, bonds[0], odd) else None,
+        )
     yield from _unused(case, most)
+
+
+def _passed_over(case: Case, listed: Fact, odd: list[str]) -> bool:
+    """Return true where no connection takes the adapters that do not fit: of one host, or as the log shows."""
+    if case.nodes == 1:
+        return True
+    ways = [re.match(r"NET/IB\w*/(\d+)", str(fact.parts[0])) for fact in case.of("nccl.way")]
+    used = {int(way[1]) for way in ways if way is not None}
+    places = {place for place, name in enumerate(listed.parts) if str(name) in odd}
+    return bool(used) and not used & places
 
 
 def _unused(case: Case, listed: int) -> Iterator[Finding]:
@@ -204,7 +225,7 @@ def _unused(case: Case, listed: int) -> Iterator[Finding]:
             used[fact.subject.host].add(device[1])
             ranks[fact.subject.host].add(fact.subject.rank)
             facts.append(fact)
-    if not used or case.expected is None or case.expected.rails < 2:
+    if not used or case.expected is None or not case.knows_host or case.expected.rails < 2:
         return
     thin = [host for host, devices in used.items() if len(devices) * 2 <= min(listed, case.expected.rails)]
     # a log of one rank shows the adapters of that rank alone

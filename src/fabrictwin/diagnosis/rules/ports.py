@@ -17,13 +17,22 @@ def _last(case: Case, kind: str) -> dict[Subject, Fact]:
     return {fact.subject: fact for fact in case.of(kind)}
 
 
+def _plain(fact: Fact) -> str:
+    """A physical state without what sets the tools' spellings apart: LinkUp of ibstat, LINK_UP of rdma."""
+    return fact.text.lower().replace("_", "")
+
+
+# by ibstat, by rdma, by the kernel's files
+_TRYING = ("polling", "sleep", "linkerrorrecovery", "linkerrorrecover", "portconfigurationtraining", "phytest")
+
+
 def states(case: Case) -> Iterator[Finding]:
     """Ports without link, or without a subnet manager."""
     state, physical = _last(case, "hca.state"), _last(case, "hca.physical")
     layer, lid = _last(case, "hca.layer"), _last(case, "hca.sm-lid")
     up = [about for about, fact in state.items() if fact.text.startswith("Active")]
     ethernet = {about for about, fact in layer.items() if "ethernet" in fact.text.lower()}
-    linked = {about for about, fact in physical.items() if fact.text.lower() == "linkup"}
+    linked = {about for about, fact in physical.items() if _plain(fact) == "linkup"}
     # a virtual function that no manager has set up stays down on a link that is trained
     unmanaged = ("init", "down")
     no_manager = [
@@ -50,12 +59,7 @@ def states(case: Case) -> Iterator[Finding]:
         "a GUID that the host gave the function",
         0.88,
     )
-    trying = [
-        fact
-        for fact in down
-        if fact.subject in physical
-        and physical[fact.subject].text.lower() in ("polling", "linkerrorrecovery", "sleep")
-    ]
+    trying = [fact for fact in down if fact.subject in physical and _plain(physical[fact.subject]) in _TRYING]
     used = {fact.subject.device for fact in case.of("bench.gpu")}
     if trying or (down and not up):
         facts = trying or down
@@ -236,25 +240,36 @@ def gids(case: Case) -> Iterator[Finding]:
     rows: dict[Subject, list[Fact]] = defaultdict(list)
     for fact in case.of("gid"):
         rows[fact.subject].append(fact)
-    bad = []
+    bad, routed = [], 0
     for facts in rows.values():
         versions = {str(fact.parts[3]) for fact in facts}
         good = any(fact.parts[3] == "v2" and not str(fact.parts[1]).startswith("fe80") for fact in facts)
-        if versions & {"v1", "v2"} and not good:
+        routed += good
+        if versions & {"v1", "v2"} and not good and not all(map(_is_infiniband, facts)):
             bad += facts
-    if bad:
+    lacking = len({fact.subject for fact in bad})
+    # beside a few that have one, others are not set up; one of many that all have one was forgotten
+    if bad and (not routed or routed >= MANY_ALIKE * lacking):
+        failed = case.of("nccl.warn", "line.known", "bench.gpu")
         yield found(
             "no-roce-v2-gid",
             bad,
             f"GIDs {', '.join(str(f.parts[1]) for f in bad[:3])}",
             "a RoCE v2 GID of an IP address",
             0.85,
+            severity=None if failed else Severity.WARNING,
         )
     yield from _empty_gids(case)
     yield from _chosen_gid(case)
     yield from _uneven_gids(case)
     old = [fact for fact in case.of("roce.mode") if fact.value == 1]
     yield from reported("roce-v1", old, "RoCE v1", "RoCE v2", 0.9)
+
+
+def _is_infiniband(fact: Fact) -> bool:
+    """Return true for a GID of a port's GUID: one of Ethernet has ff:fe in the middle of its address."""
+    gid = str(fact.parts[1])
+    return gid.startswith("fe80") and fact.parts[3] == "v1" and not re.search(r"ff:fe\w\w", gid)
 
 
 def _empty_gids(case: Case) -> Iterator[Finding]:
@@ -324,6 +339,7 @@ def modules(case: Case) -> Iterator[Finding]:
     """Ports as mlxlink sees them: their modules, bits that arrive wrong, the advice of firmware."""
     outside = case.of("mlxlink.module")
     yield from reported("module-fault", outside, "{0}: {1}", "a reading within the module's bounds", 0.92)
+    yield from reported("module-fault", case.of("ethernet.alarm"), "{text}: On", "Off", 0.9)
     wrong = [fact for fact in case.of("mlxlink.errors") if float(fact.value or 0) > BAD_RATE]  # type: ignore[arg-type]
     yield from reported("link-errors", wrong, "effective BER {text}", f"at most {BAD_RATE}", 0.9)
     state = [fact for fact in case.of("mlxlink.state") if fact.parts[0] == "State" and fact.parts[1] != "Active"]
@@ -344,10 +360,27 @@ def neighbours(case: Case) -> Iterator[Finding]:
         "up" + (": both ends with FEC rs at this speed" if bare else ""),
         0.85,
     )
-    yield from reported("bgp-down", case.of("bgp.away"), "{0}, AS {1}", "established: a number of routes", 0.9)
+    described = [
+        fact for fact in case.of("sonic.described") if fact.parts[:2] == ("down", "up") and _names_a_peer(fact)
+    ]
+    up = [fact for fact in case.of("sonic.described") if fact.parts[0] == "up"]
+    if described and up and not down:
+        yield found("port-down", described, f"oper down, admin up: {described[0].parts[2]}", "up", 0.7)
+    untrained = [fact for fact in case.of("sonic.training") if fact.parts[:3] == ("down", "up", "on")]
+    if not down:
+        yield from reported("port-down", untrained, "oper down, admin up, link training: {3}", "trained", 0.8)
+    yield from reported("port-down", case.of("nvue.down"), "{0} down", "up, as it is set", 0.75)
+    yield from reported("module-fault", case.of("sonic.module"), "{text}", "OK", 0.92)
+    yield from reported("port-down", case.of("sonic.bundle-down"), "{0}: {1}", "up, its ports selected", 0.8)
+    yield from reported("bgp-down", case.of("bgp.away"), "{0} {1}", "established: a number of routes", 0.9)
 
 
 _CORRECTED = ("200G", "400G", "800G", "1600G")  # speeds of four levels, which no link runs without correction
+
+
+def _names_a_peer(fact: Fact) -> bool:
+    """Return true for a description that says which port of whom stands at the other end."""
+    return bool(re.search(r"\w[:|/]\w|\w+-\w+", str(fact.parts[2]))) and str(fact.parts[2]) != "N/A"
 
 
 def _has_module(fact: Fact) -> bool:
@@ -359,8 +392,66 @@ def switches(case: Case) -> Iterator[Finding]:
     broken = case.of("switch.status")
     if broken:
         yield found("switch-part", broken, ": ".join(str(p) for p in broken[0].parts), "OK", 0.85)
+    stopped = case.of("switch.process")
+    yield from reported("switch-software", stopped, "{0}: {1}", "running", 0.85)
     yield from reported("switch-unreadable", case.of("switch.unreadable"), "{text}", "a number", 0.7)
     yield from reported("ibdiagnet-error", case.of("ibdiagnet.error"), "{0}: {1}", "none", 0.6)
+    yield from _stages(case)
 
 
-RULES: tuple[Rule, ...] = (states, interfaces, rates, links, gids, modules, neighbours, switches)
+# what ibdiagnet's stages look at, by a word of their names
+_STAGES = (
+    ("speed", "link-slow"),
+    ("port counters", "link-errors"),
+    ("ber", "link-errors"),
+    ("links", "link-errors"),
+    ("subnet manager", "subnet-manager-error"),
+    ("routing", "subnet-manager-error"),
+    ("lids", "subnet-manager-error"),
+    ("guid", "subnet-manager-error"),
+    ("partition", "partition-key"),
+    ("temperature", "switch-part"),
+    ("fw", "firmware-old"),
+    ("cable", "module-fault"),
+)
+
+
+def _stages(case: Case) -> Iterator[Finding]:
+    """Stages of ibdiagnet that counted errors, where no line of the log says which."""
+    if any(fact.place.text.lstrip().startswith("-E-") for fact in case.of("line.known")):
+        return
+    for fact in case.of("ibdiagnet.stage"):
+        if int(fact.parts[2] or 0):
+            name = str(fact.parts[0]).lower()
+            cause = next((cause for word, cause in _STAGES if word in name), "ibdiagnet-error")
+            yield from reported(
+                cause,
+                [fact],
+                "{0}: {2} error(s)",
+                "0",
+                0.7,
+                severity=Severity.WARNING,
+                collect="the -E- lines of this stage in ibdiagnet2.log",
+            )
+
+
+def carriers(case: Case) -> Iterator[Finding]:
+    """Interfaces of Linux that are set up and have no carrier; members of bonds without a link."""
+    members = case.of("bond.member")
+    lost = [fact for fact in members if fact.text != "up"]
+    if lost:
+        yield found("port-down", lost, f"MII Status: {lost[0].text}", "up, as the bond's other members", 0.88)
+    gone = [fact for fact in case.of("link.state") if fact.text == "no carrier"]
+    if gone:
+        alone = not any(fact.text == "up" for fact in case.of("link.state"))
+        yield found(
+            "port-down",
+            gone,
+            "NO-CARRIER",
+            "a carrier where it is cabled",
+            0.6 if alone else 0.4,
+            severity=Severity.WARNING if alone else Severity.NOTE,
+        )
+
+
+RULES: tuple[Rule, ...] = (states, interfaces, rates, links, gids, modules, neighbours, switches, carriers)

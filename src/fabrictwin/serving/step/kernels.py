@@ -12,6 +12,7 @@ corrected as those of 128 are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from math import log2
 
@@ -175,26 +176,19 @@ class Kernels:
 
         `heads` of queries on this rank, `width` of a key and a value together.
         """
-        known, tile = self._prompts, attention.TILE
-        kv_heads = min(float(heads), max(1.0, kv_bytes_per_token / self._kv_bytes / width))
-        blocks = ways = longest = cached = written = squares = 0.0
-        for tokens, before in chunks:
-            rows, seen = -(-tokens // tile), -(-before // tile)
-            packed = -(-tokens * heads // round(tile * kv_heads))
-            mean = seen + (rows + 1) / 2
-            blocks += min(rows * heads, packed * kv_heads) * mean
-            ways += min(rows * heads, packed * kv_heads)
-            longest = max(longest, float(seen + rows))
-            cached += before + tokens
-            written += tokens
-            squares += (before + tokens) ** 2
-        per_token = kv_bytes_per_token / self._kv_bytes
-        sums = (blocks, ways, longest, cached * per_token, written * per_token)
-        found = attention.Blocks(*(np.array([value]) for value in sums))
+        known, per_token = self._prompts, kv_bytes_per_token / self._kv_bytes
+        kv_heads = min(float(heads), max(1.0, per_token / width))
+        tokens, before = np.array(chunks, float).T
+        one, queries, shared = np.array((1.0, heads, kv_heads))
+        kernel = attention.prompt_kernel(self._attention_chip)
+        found = attention.Blocks.of(kernel, one, tokens, before, queries, shared, width)
+        seen = before + tokens
+        found = replace(found, read=seen * per_token, written=tokens * per_token).together()
         time = attention.prompt_us(known.constants, self._attention_chip, found, width, self._kv_bytes)
+        cached, squares = float(seen.sum()), float(seen @ seen)
         length = squares / cached
         factor = known.factor_of(length, cached / length * heads, heads / kv_heads)
-        return float(time[0]) * factor
+        return float(time) * factor
 
     def decode_attention(self, kv_bytes: float, sequences: int, heads: int, kv_heads: int) -> float:
         """Return the time of one layer's attention of decodes: bytes of KV read, sequences, heads on this rank."""

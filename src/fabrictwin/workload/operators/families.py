@@ -70,7 +70,8 @@ def _decode_points(shapes: F64) -> F64:
 
 def _prompt(constants: Mapping[str, float], chip: Chip, form: Format, shapes: F64) -> F64:
     sequences, tokens, heads, kv_heads = shapes.T
-    found = attention.Blocks.of(sequences, tokens, heads, kv_heads, attention.WIDTH)
+    kernel, before = attention.prompt_kernel(chip), np.zeros(len(tokens))
+    found = attention.Blocks.of(kernel, sequences, tokens, before, heads, kv_heads, attention.WIDTH)
     return attention.prompt_us(constants, chip, found, attention.WIDTH, form.operand_bytes)
 
 

@@ -68,11 +68,15 @@ WITHOUT_CAST = NAMES[:9]
 
 @record
 class Chip:
-    """What a data sheet says of a GPU: SMs, operations a microsecond in one type, bytes a microsecond."""
+    """What a data sheet says of a GPU: SMs, operations a microsecond in one type, bytes a microsecond, generation.
+
+    The generation is the first digits of the compute capability; 0 is none whose kernels are known.
+    """
 
     sms: int
     operations_per_us: float
     bytes_per_us: float
+    generation: int = 0
 
 
 @record

@@ -18,6 +18,7 @@ from fabrictwin.base.arrays import F64
 from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S, PS_PER_US
 from fabrictwin.catalog.kernels import kernel_constants, kernel_residuals
+from fabrictwin.workload.operators.attention import WITHOUT_SPLIT, prompt_kernel
 from fabrictwin.workload.operators.experts import WIDENED_BOUNDS
 from fabrictwin.workload.operators.families import FAMILIES, FORMATS, STAND_INS, WIDENED
 from fabrictwin.workload.operators.fitting import fit_constants, spread_out
@@ -72,6 +73,7 @@ def chip_of(gpu: str, family: str, name: str) -> Chip:
         int(entry.sm_count.value),
         float(peak.value) / US_PER_S,
         float(entry.memory_bandwidth.value) / BITS / US_PER_S,
+        generation(gpu),
     )
 
 
@@ -133,6 +135,8 @@ def fit_table(gpu: str, measured: Measured, *, residuals: bool = True, seed: int
     if measured.family == "experts" and measured.type.startswith(WIDENED):
         bounds = WIDENED_BOUNDS
     chip = chip_of(gpu, measured.family, measured.type)
+    if measured.family == "prompts" and not prompt_kernel(chip).splits:
+        bounds = {name: bounds[name] for name in WITHOUT_SPLIT}
     points = family.points(measured.shapes)
     chosen = spread_out(points, FITTED_TO, seed=seed)
     constants = fit_constants(

@@ -11,10 +11,14 @@ import re
 from fabrictwin.diagnosis.evidence import Sink, Subject
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
+_TYPED = (
+    r"(?:\S{1,60}[:~ ][^#$]{0,40}\]?)?[#$] ?(?:sudo )?ethtool (?:-[Sm] |--statistics )?([a-z][\w.-]+)(?: ?\||$)"
+)
 OPENS_ETHTOOL = (
+    rf"^{_TYPED}|"
     r"^NIC statistics:|^Settings for \S+:|^Statistics for \S+:|^\s*(?:[rt]x_[a-z0-9_]+|"
     r"out_of_(?:sequence|buffer)|packet_seq_err|local_ack_timeout_err|np_\w+|rp_\w+|rnr_nak_retry_err|"
-    r"roce_\w+|link_down_events_phy): \d+\s*$"
+    r"roce_\w+|link_down_events_phy): \d+\s*(?:[^\w\s].*)?$|^\s*Identifier\s+: 0x[0-9a-f]{2} \("
 )
 OPENS_QOS = r"^DCBX mode:|^Priority trust state:|^PFC configuration:"
 OPENS_DCB = r"^pfc-cap \d+ |^prio-pfc (?:0:)|^dscp-prio \d+:"
@@ -25,40 +29,47 @@ class Ethtool(LineReader):
     """Reads `ethtool -S` and `ethtool`."""
 
     _interface = ""
-    _able = 0  # Mb/s, of the fastest mode that the port itself advertises
-    _of_modes = False
+    _able = 0  # Mb/s, of the fastest mode that the port itself advertises, or supports where it says no more
+    _of_modes = ""
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
         bare = text.strip()
-        head = re.match(r"(?:Settings|Statistics) for (\S+?):", bare)
+        head = re.match(r"(?:Settings|Statistics) for (\S+?):", bare) or re.match(_TYPED, bare)
         if head is not None:
             self._interface, self._able = head[1], 0
             return True
-        if re.match(r"(?:Advertised|Supported) link modes:", bare) or (self._of_modes and ":" not in bare):
-            self._of_modes = True
-            self._able = max([self._able, *(int(one) for one in re.findall(r"\b(\d{3,7})base", bare))])
+        modes = re.match(r"(Advertised|Supported) link modes:", bare)
+        if modes is not None or (self._of_modes and ":" not in bare):
+            speeds = [int(one) for one in re.findall(r"\b(\d{2,7})base", bare)]
+            if modes is not None:
+                self._of_modes = modes[1]
+                self._able = 0 if speeds and modes[1] == "Advertised" else self._able
+            self._able = max([self._able, *speeds])
             return True
-        self._of_modes = False
+        self._of_modes = ""
         if bare.startswith("NIC statistics"):
             self.sink.add("port.counter", ("Read", 0), Subject(device=self._interface or "port"))
             return True
-        found = re.match(r"([\w ./-]+?):\s*(.*)$", bare)
+        found = re.match(r"([\w ./(),-]+?)\s*:\s*(.*)$", bare)
         if found is None or bare.startswith("/sys/"):
             return not bare
         name, value = found.groups()
         about = Subject(device=self._interface or "port")
-        if re.fullmatch(r"\d{1,20}", value):
-            if int(value):
-                self.sink.add("port.counter", (name, int(value)), about)
+        count = re.match(r"(\d{1,20})(?:\s+[^\w\s].*)?$", value)  # with what somebody noted behind it
+        if count is not None:
+            if int(count[1]):
+                self.sink.add("port.counter", (name, int(count[1])), about)
         elif name == "Speed":
             rate = re.match(r"(\d+)Mb/s", value)
             if rate is not None:
                 self.sink.add("hca.rate-gbps", int(rate[1]) / 1000, about)
                 if self._able:
                     self.sink.add("port.able-gbps", (int(rate[1]) / 1000, self._able / 1000), about)
-        elif name == "Link detected":
-            self.sink.add("hca.state", "Active" if value == "yes" else "Down", about)
+        elif name.startswith("Link detected"):
+            self.sink.add("hca.state", "Active" if value.startswith("yes") else "Down", about)
+        elif value == "On" and re.search(r"(?:low|high) alarm\b|Alarm$", name):  # -m: the module's own alarms
+            self.sink.add("ethernet.alarm", name, about)
         return True
 
 
@@ -123,21 +134,32 @@ class Dcb(LineReader):
 class Rdma(LineReader):
     """Reads `rdma link` and `rdma statistic`."""
 
+    _about = Subject()
+
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
-        found = re.match(r"(?:\d+/\d+: |link )([\w.-]+)/(\d+):? (.*)$", text.strip())
+        bare = text.strip()
+        found = re.match(r"(?:\d+/\d+: |link )([\w.-]+)/(\d+):?(?: (.*))?$", bare)
         if found is None:
-            return not text.strip()
-        about = Subject(device=found[1], port=found[2])
-        state = re.search(r"state (\w+)", found[3])
-        physical = re.search(r"physical_state (\w+)", found[3])
+            if not re.fullmatch(r"(?:\w+ \d{1,20}\s*)+", bare):
+                return not bare
+            self._count(bare)  # of a port above, as `rdma -p` has it
+            return True
+        about = self._about = Subject(device=found[1], port=found[2])
+        state = re.search(r"state (\w+)", found[3] or "")
+        physical = re.search(r"physical_state (\w+)", found[3] or "")
         if state is not None:
             self.sink.add("hca.state", state[1].capitalize(), about)
             if physical is not None:
                 self.sink.add("hca.physical", physical[1], about)
+            if "subnet_prefix" in bare:  # of InfiniBand alone
+                self.sink.add("hca.layer", "InfiniBand", about)
             return True
         self.sink.add("port.counter", ("Read", 0), about)
-        for name, value in re.findall(r"(\w+) (\d{1,20})", found[3]):
-            if int(value):
-                self.sink.add("port.counter", (name, int(value)), about)
+        self._count(found[3] or "")
         return True
+
+    def _count(self, text: str) -> None:
+        for name, value in re.findall(r"(\w+) (\d{1,20})", text):
+            if int(value):
+                self.sink.add("port.counter", (name, int(value)), self._about)

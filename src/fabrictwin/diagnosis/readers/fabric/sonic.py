@@ -1,4 +1,4 @@
-"""SONiC: `show` of counters, PFC, its watchdog, buffers, interfaces, neighbours (sonic-utilities); config_db.json.
+"""SONiC: `show` of counters, PFC, its watchdog, buffers, interfaces, parts (sonic-utilities); config_db.json.
 
 A table of `show` is a line of names, a ruler of dashes, and rows below the ruler's dashes: cells may hold spaces
 ("2000.00 MB/s"), so that columns are those of the ruler. Blocks of `show buffer` and `show ecn` have no names.
@@ -11,22 +11,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.readers.fabric.neighbours import OPENS_SUMMARY
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = (
     r"^\s*Port (?:Rx|Tx)\s+PFC0|^\s*(?:admin@\S+\s*)?\$ show |^\s*Pool: \w+\s*$|^\s*Profile: \w+\s*$|"
     r"^\s*QUEUE\s+STATUS\s+STORM DETECTED|^\s*PORT\s+ACTION\s+DETECTION|"
-    r"^\s*IFACE\s+STATE\s+(?:RX_OK|FEC_CORR|RX_ERR)|"
-    r"^\s*Interface\s+(?:Lanes\s+Speed|Lossless priorities)|^\s*Port\s+TxQ\s+Counter|^Ingress PG dropped packets|"
+    r"^\s*(?:IFACE|Iface)\s+(?:STATE\s+(?:RX_OK|FEC_CORR|RX_ERR)|RX_OK)|"
+    r"^\s*Interface\s+(?:Lanes\s+Speed|Lossless priorities|Oper\s+Admin|LT Oper)|^\s*Port\s+TxQ\s+Counter|"
+    r"^Ingress PG dropped packets|^\s*Port\s+(?:Error Status|Presence)\s*$|^\s*No\.\s+Team Dev\s+Protocol|"
+    r"^\s*PSU\s+Model\s+Serial|^\s*Drawer\s+LED\s+FAN|^\s*Sensor\s+\w+\s+High TH|"
+    r"^\s*Name\s+Description\s+Physical-Slot|"
     r"^\s*Port\s+Priority\s+RX Pause|"
     r"\*\*show (?:pfc|pfcwd|buffer|interfaces|queue)|\$ show (?:pfc|pfcwd|buffer|interfaces|queue)"
 )
-OPENS_NEIGHBOURS = r"^\s*Neighbor\s+V\s+AS\s+MsgRcvd"
 OPENS_LOG = r"#orchagent: |#(?:syncd|bgpcfgd|portsyncd|buffermgrd)\w*: "
 _RULER = re.compile(r"\s*-{2,}(?:\s+-{2,})+\s*$")
 _PORT = re.compile(r"(?:Ethernet|PortChannel)[\w-]*\d")
 MOST_CELL = 60
-_PARTS = ("PSU", "DRAWER", "FAN", "SENSOR")  # first columns of `show platform`
+_NO_FAULT = r"(?i)(?:ok|n/a|unplugged|not supported)?$"  # what a port's module says where it is well or absent
+_COUNTED = ("RX_OK", "RX_ERR", "RX_DRP", "RX_DROPS", "RX_OVR", "TX_ERR", "TX_DRP", "TX_OVR", "FEC_UNCORR")
+_PARTS = ("PSU", "DRAWER", "FAN", "SENSOR", "NAME")  # first columns of `show platform` and of a chassis' modules
 
 
 class Sonic(LineReader):
@@ -46,7 +51,7 @@ class Sonic(LineReader):
         bare = text.strip()
         if not bare:
             return True
-        if re.match(OPENS_NEIGHBOURS, bare):
+        if re.match(OPENS_SUMMARY, bare):
             return False  # of the next reader
         if _RULER.match(text):
             self._rule(text)
@@ -60,7 +65,7 @@ class Sonic(LineReader):
         elif self._block[0] and len(bare.split()) == 2 and not self._names:
             name, value = bare.split()
             self._values[name] = value
-        elif self._names and (_PORT.match(bare) or self._names[0] in _PARTS):
+        elif self._names and (_PORT.match(bare) or self._names[0] in (*_PARTS, "NO.")):
             self._row(self._cells(text))
         elif re.match(r"Ingress PG dropped packets|(?:For n|N)amespace|Changed polling", bare):
             self._title = bare
@@ -124,11 +129,25 @@ class Sonic(LineReader):
         elif names[:3] == ["INTERFACE", "LANES", "SPEED"]:
             value = tuple(row.get(name, "") for name in ("OPER", "ADMIN", "SPEED", "MTU", "FEC", "TYPE"))
             self.sink.add("sonic.interface", value, about)
+        elif names[0] == "INTERFACE" and "DESCRIPTION" in names:
+            value = tuple(row.get(name, "") for name in ("OPER", "ADMIN", "DESCRIPTION"))
+            self.sink.add("sonic.described", value, about)
+        elif names[0] == "INTERFACE" and "LT OPER" in names:
+            value = tuple(row.get(name, "") for name in ("OPER", "ADMIN", "LT ADMIN", "LT OPER"))
+            self.sink.add("sonic.training", value, about)
+        elif names == ["PORT", "ERROR STATUS"] and not re.match(_NO_FAULT, row["ERROR STATUS"]):
+            self.sink.add("sonic.module", row["ERROR STATUS"], about)
+        elif names[0] == "NO." and "(Dw)" in row.get("PROTOCOL", ""):
+            value = (row.get("PROTOCOL", ""), row.get("PORTS", "")[:80])
+            self.sink.add("sonic.bundle-down", value, Subject(device=row.get("TEAM DEV", "")))
 
     def _part(self, row: Mapping[str, str]) -> None:
         """Keep a supply or a fan that is not well, a sensor that warns."""
         name, status = row.get("FAN") or next(iter(row.values())), row.get("STATUS", "")
-        if re.match(r"(?i)not ok|fail|bad", status):
+        online, wanted = row.get("OPER-STATUS", ""), row.get("ADMIN-STATUS", "")
+        if online in ("Offline", "Fault") and wanted == "up":
+            self.sink.add("switch.status", (name, online), Subject(device=name))
+        elif re.match(r"(?i)not ok|fail|bad|warning", status):
             self.sink.add("switch.status", (name, status), Subject(device=name))
         elif row.get("WARNING", "").lower() == "true":
             self.sink.add(
@@ -143,7 +162,17 @@ class Sonic(LineReader):
 
     def _counters(self, row: Mapping[str, str], about: Subject) -> None:
         self.sink.add("port.counter", ("Read", 0), about)
-        for name in ("RX_ERR", "RX_DRP", "RX_DROPS", "RX_OVR", "TX_ERR", "TX_DRP", "TX_OVR", "FEC_UNCORR"):
+        for name in (
+            "RX_OK",
+            "RX_ERR",
+            "RX_DRP",
+            "RX_DROPS",
+            "RX_OVR",
+            "TX_ERR",
+            "TX_DRP",
+            "TX_OVR",
+            "FEC_UNCORR",
+        ):
             count = _count(row.get(name, ""))
             if count:
                 label = f"sonic_{name.lower().replace('drops', 'drp')}"
@@ -165,26 +194,6 @@ class Sonic(LineReader):
     def close(self) -> None:
         """Keep the last block."""
         self._end_block()
-
-
-class BgpSummary(LineReader):
-    """Reads the neighbours of `show ip bgp summary`, of SONiC and of FRR's own shell."""
-
-    _state = 0  # the column of a neighbour's state
-
-    def line(self, text: str) -> bool:
-        """Take a line; False after the table."""
-        words = text.split()
-        if words[:3] == ["Neighbor", "V", "AS"]:
-            self._state = words.index("State/PfxRcd") if "State/PfxRcd" in words else 0
-            return True
-        if not self._state or len(words) <= self._state or words[1] not in ("4", "6"):
-            return set(text) <= set("- ")
-        off = words[self._state + 1 : self._state + 2] == ["(Admin)"]  # by who runs the switch
-        if not off and not words[self._state].isdigit():
-            self.sink.add("bgp.away", (words[self._state][:20], words[2]), Subject(device=words[0]))
-        self.sink.add("bgp.read", True)
-        return True
 
 
 class SonicLog(LineReader):

@@ -50,7 +50,7 @@ class Dcgm(LineReader):
             return
         gpu = _GPU.search(text) or _GPU.search(self._name)
         about = Subject(device=f"GPU {gpu[1]}" if gpu else "")
-        self.sink.add("line.known", mechanism.told(text[:300], -1.0), about, place=self._place)
+        self.sink.add("line.known", (*mechanism.told(text[:300], -1.0), 0.0), about, place=self._place)
 
     def close(self) -> None:
         """Keep the last message; a table without any is evidence too."""

@@ -15,10 +15,31 @@ OPENS_NVLINK = r"^GPU \d+: .*\(UUID: |^\|\s+NvLink Link Status\s+\|"
 OPENS_QUERY = (
     r"^Failed to initialize NVML|^NVIDIA-SMI has failed|"
     r"^=+NVSMI LOG=+|^\|\s*NVIDIA-SMI\s|^Attached GPUs\s+:|^GPU [0-9A-F]{8}:[0-9A-F:.]+\s*$|"
-    r"^\s{4}(?:Fabric|Remapped Rows|Retired Pages)\s*$"
+    r"^\s{4}(?:Fabric|Remapped Rows|Retired Pages)\s*$|^<nvidia_smi_log>"
 )
 # a GPU's row of the plain table
 _ROW = re.compile(r"\|\s+(\d+)\s+((?:NVIDIA|Tesla|GeForce|Quadro|GRID|TITAN)\b.{1,40}?)\s+(?:On|Off|N/A)\s*\|")
+# of that row: the bus, and how many errors of memory were not corrected
+_ERRORS = re.compile(r"\|\s*[0-9A-Fa-f]{8}:[0-9A-Fa-f:.]+\s+(?:On|Off|N/A)\s*\|\s*(\d{1,9})\s*\|")
+# names of values as `-q -x` tags them, where these are not the words of `-q` with lines between
+_TAGS = {
+    "remapped_row_pending": "Pending",
+    "remapped_row_failure": "Remapping Failure Occurred",
+    "pending_retirement": "Pending Page Blacklist",
+    "pending_blacklist": "Pending Page Blacklist",
+    "current_link_width": "Width Current",
+    "max_link_width": "Width Max",
+    "gpu_recovery_action": "GPU Recovery Action",
+    "product_name": "Product Name",
+    "driver_version": "Driver Version",
+}
+# clocks that are held down, and what holds them: the card's own protection, not its power limit under load
+_THROTTLES = {
+    "HW Slowdown": "hot",
+    "HW Thermal Slowdown": "hot",
+    "SW Thermal Slowdown": "hot",
+    "HW Power Brake Slowdown": "power",
+}
 _LINKS = frozenset(("X", "SYS", "NODE", "PHB", "PXB", "PIX", "PSB"))
 
 
@@ -97,33 +118,64 @@ class NvlinkStatus(LineReader):
 
 
 class Query(LineReader):
-    """Reads `nvidia-smi -q` and the plain table."""
+    """Reads `nvidia-smi -q`, as text and as XML, and the plain table."""
 
-    talks = True
-
-    _gpu = _section = ""
+    _gpu = _section = _part = ""
+    _row_of = ""  # the GPU whose row of the plain table was the last
+    _width = 0  # lanes that the GPU has at most
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
         bare = text.strip()
-        gpu = re.match(r"GPU ([0-9A-Fa-f]{8}:[0-9A-Fa-f:.]+)", bare)
+        # values, and titles of sections, are no messages
+        self.talks = text[:1] not in (" ", "\t", "<") and not re.match(r"[A-Z][\w ()./-]{0,60}?\s:\s", bare)
+        gpu = re.match(r"(?:GPU |<gpu id=\")([0-9A-Fa-f]{8}:[0-9A-Fa-f:.]+)", bare)
         if gpu is not None:
-            self._gpu = f"GPU {gpu[1]}"
+            self._gpu, self._width = f"GPU {gpu[1]}", 0
             return True
         if bare.startswith(("Failed to initialize NVML", "NVIDIA-SMI has failed")):
             return True  # by its words: `mechanisms/data/gpu.yaml`
+        if bare.startswith("<"):
+            return self._tagged(bare)
         if not bare or bare.startswith(("|", "+", "=")):
-            version = re.search(r"Driver Version: ([\d.]+)", bare)
-            row = _ROW.match(bare)
-            if version is not None:
-                self.sink.add("smi.driver", version[1])
-            elif row is not None:
-                self.sink.add("smi.gpu", row[2].rstrip(" ."), Subject(device=f"GPU {row[1]}"))
+            self._plain(bare)
             return True
         name, colon, value = (part.strip() for part in bare.partition(" :"))
         if not colon:
-            self._section = name
+            name, colon, value = (part.strip() for part in bare.partition(":"))
+        if not colon or not value:
+            if len(text) - len(text.lstrip()) <= 4:
+                self._section = name
+            self._part = name
             return len(name) < 60
+        self._value(name, value)
+        return True
+
+    def _plain(self, bare: str) -> None:
+        version, row = re.search(r"Driver Version: ([\d.]+)", bare), _ROW.match(bare)
+        if version is not None:
+            self.sink.add("smi.driver", version[1])
+        elif row is not None:
+            self._row_of = f"GPU {row[1]}"
+            self.sink.add("smi.gpu", row[2].rstrip(" ."), Subject(device=self._row_of))
+            errors = _ERRORS.search(bare)
+            if errors is not None and int(errors[1]):
+                self.sink.add("smi.uncorrected", ("volatile", int(errors[1])), Subject(device=self._row_of))
+        elif "ERR!" in bare and self._row_of:
+            self.sink.add("smi.unreadable", "ERR!", Subject(device=self._row_of))
+
+    def _tagged(self, bare: str) -> bool:
+        found = re.match(r"<(/?)(\w+)>(?:(.*?)</\w+>)?$", bare)
+        if found is None:
+            return bool(re.match(r"<[?!/\w]", bare))
+        if found[3] is None:
+            name = found[2].replace("_", " ").title()
+            self._section = self._part = "Fabric" if name == "Fabric" else name
+        else:
+            self._value(_TAGS.get(found[2], found[2].replace("_", " ").capitalize()), found[3].strip())
+        return True
+
+    def _value(self, name: str, value: str) -> None:
         about = Subject(device=self._gpu)
         if name == "Product Name":
             self.sink.add("smi.gpu", value, about)
@@ -137,4 +189,30 @@ class Query(LineReader):
             self.sink.add("smi.remap-pending", True, about)
         elif name == "Remapping Failure Occurred" and value == "Yes":
             self.sink.add("smi.remap-failed", True, about)
-        return True
+        elif name in _THROTTLES and value == "Active":
+            self.sink.add(f"smi.{_THROTTLES[name]}", name, about)
+        elif name == "GPU Recovery Action" and value not in ("None", "N/A"):
+            self.sink.add("smi.recovery", value[:40], about)
+        elif name == "Reset Required" and value == "Yes":
+            self.sink.add("smi.recovery", "Reset", about)
+        else:
+            self._counted(name, value, about)
+
+    def _counted(self, name: str, value: str, about: Subject) -> None:
+        """Take widths of the link, and errors of memory since the driver was loaded."""
+        lanes = re.fullmatch(r"(\d{1,2})x", value)
+        if lanes is not None and name in ("Max", "Width Max"):
+            self._width = int(lanes[1])
+            self.sink.add("smi.lanes", self._width, about)
+        elif lanes is not None and name in ("Current", "Width Current") and int(lanes[1]) < self._width:
+            self.sink.add("smi.narrow", (int(lanes[1]), self._width), about)
+        elif (
+            re.fullmatch(r"(?:SRAM|DRAM) Uncorrectable.*|Double Bit ECC", name, re.IGNORECASE)
+            and re.fullmatch(r"\d{1,9}", value)
+            and int(value)
+        ):
+            when = (
+                "aggregate" if self._part in ("Aggregate", "Aggregate Uncorrectable SRAM Sources") else "volatile"
+            )
+            kind = "retired" if name.startswith("Double") else when
+            self.sink.add("smi.uncorrected", (kind, int(value)), about)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 
-from fabrictwin.diagnosis.evidence import Place, Subject
+from fabrictwin.diagnosis.evidence import Subject
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
-OPENS = r"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [A-Z0-9][\w/ -]*(?: \[[0-9a-f]{4}\])?: "
+OPENS = (
+    r"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [A-Z0-9][\w/ -]*(?: \[[0-9a-f]{4}\])?: |"
+    r"^\s*ACSCtl:\s|^\s*LnkSta:\s+Speed"  # what grep let through, or an excerpt about one device
+)
 _DEVICE = re.compile(r"((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([^:]+?)(?: \[[0-9a-f]{4}\])?: (.*)")
 _LINK = re.compile(r"Speed ([\d.]+|unknown)(?:GT/s)?(?: \((\w+)\))?, Width x(\d+)(?: \((\w+)\))?")
 _TARGET = re.compile(r"LnkCtl2: Target Link Speed: (\d+(?:\.\d+)?)GT/s")
+_CAPABILITY = re.compile(r"(?:LnkSta|LnkCap|LnkCtl|ACS|DevSta|DevCtl|DevCap|Capabilities)\w*:")
 # by PCI class and maker: what RDMA between GPUs goes through
 _ADAPTER = re.compile(
     r"(?i)infiniband controller|ethernet controller.*(?:mellanox|connectx|bluefield)|network controller.*mellanox"
@@ -25,13 +29,18 @@ class Lspci(LineReader):
     _device = _kind = ""
     _able: tuple[float, int] = (0.0, 0)
     _bridge = False
+    _nameless = True  # capabilities of a device that the file does not name
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
         if text[:1] not in (" ", "\t", ""):
             found = _DEVICE.match(text)
             if found is None:
-                return False
+                is_capability = self._nameless and bool(_CAPABILITY.match(text))
+                if is_capability:
+                    self._attribute(text.strip())
+                return is_capability
+            self._nameless = False
             self._device = found[1] if found[1].count(":") == 2 else f"0000:{found[1]}"
             whole = f"{found[2]}: {found[3]}"
             self._kind = "gpu" if _GPU.search(whole) else "nic" if _ADAPTER.search(whole) else ""
@@ -39,7 +48,7 @@ class Lspci(LineReader):
             if self._kind:
                 named = _NAMED.search(found[3])
                 self.sink.add(f"pci.{self._kind}", named[1] if named else found[3][:80], self._about())
-                if whole.rstrip().endswith("(rev ff)"):
+                if "(rev ff)" in whole:
                     self.sink.add("pci.gone", self._kind, self._about())
             self.sink.add("pci.read", True)
             return True
@@ -58,6 +67,8 @@ class Lspci(LineReader):
             elif self._kind and self._able[1] and (speed < self._able[0] or int(link[3]) < self._able[1]):
                 value = (self._kind, speed, int(link[3]), *self._able)
                 self.sink.add("pci.downgraded", value, self._about())
+            elif self._nameless and (link[4] == "downgraded" or int(link[3]) < self._able[1]):
+                self.sink.add("pci.narrow-somewhere", (int(link[3]), self._able[1]), self._about())
             return
         target = _TARGET.match(bare)
         if target is not None and self._kind and float(target[1]) < self._able[0]:
@@ -65,7 +76,7 @@ class Lspci(LineReader):
             return
         if bare.startswith("ACSCtl:"):
             on = frozenset(re.findall(r"(\w+)\+", bare))
-            if self._bridge and ("ReqRedir" in on or "CmpltRedir" in on):
+            if (self._bridge or self._nameless) and ("ReqRedir" in on or "CmpltRedir" in on):
                 self.sink.add("pci.acs", " ".join(sorted(on)), self._about())
             else:
                 self.sink.add("pci.acs-harmless", " ".join(sorted(on)), self._about())
@@ -73,23 +84,3 @@ class Lspci(LineReader):
         requests = re.search(r"MaxReadReq (\d+) bytes", bare)
         if requests is not None and self._kind == "nic":
             self.sink.add("pci.read-request", int(requests[1]), self._about())
-
-
-class Setpci(LineReader):
-    """Kept for files that hold only capabilities: lines of `lspci -vvv` that grep let through."""
-
-    OPENS = r"^\s*ACSCtl:\s|^\s*LnkSta:\s+Speed"
-
-    def line(self, text: str) -> bool:
-        """Take a line; False where it is no capability."""
-        bare = text.strip()
-        if bare.startswith("ACSCtl:"):
-            on = frozenset(re.findall(r"(\w+)\+", bare))
-            if "ReqRedir" in on or "CmpltRedir" in on:
-                place = Place(self.sink.file, self.sink.number, bare[:160])
-                self.sink.add("pci.acs", " ".join(sorted(on)), Subject(self.sink.host), place=place)
-            return True
-        link = re.match(r"LnkSta:\s+Speed ([\d.]+)GT/s \(downgraded\)|LnkSta:.*Width x(\d+) \(downgraded\)", bare)
-        if link is not None:
-            self.sink.add("pci.downgraded-somewhere", bare[:80])
-        return bare.startswith(("LnkSta", "LnkCap", "ACS"))

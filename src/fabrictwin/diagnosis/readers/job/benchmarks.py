@@ -37,6 +37,7 @@ class NcclTests(LineReader):
         self._half = ""
         self._hosts: dict[str, None] = {}
         self._first = ""  # the process that said it is rank 0, until a row comes
+        self._most = self._rows = 0  # ranks of the largest run, rows of all
         self._best: tuple[str, int, float] = ("", 0, 0.0)  # the largest size of the run that is being read
 
     def half(self, text: str) -> None:
@@ -57,10 +58,13 @@ class NcclTests(LineReader):
         if rank is not None:
             if int(rank[1]) == 0:
                 self._end_run()
-                if self._first and self._first != rank["pid"]:
+                # one that lists several ranks and no row may have hung, and been started again
+                if self._first and self._first != rank["pid"] and self.ranks == 1:
                     add("bench.alone", True)
                 self._first = rank["pid"]
+                self.ranks = 0
             self.ranks = max(self.ranks, int(rank[1]) + 1)
+            self._most = max(self._most, self.ranks)
             self._hosts[rank["host"]] = None
             add("bench.gpu", rank["gpu"], Subject(rank["host"], device=rank["device"]))
             add("bench.rank", int(rank[1]), Subject(rank["host"], int(rank[1])))
@@ -77,6 +81,7 @@ class NcclTests(LineReader):
             wrong = re.search(r"Out of bounds values\s*:\s*(\d+)\s+(\w+)", text)
             if more is not None:
                 self.ranks += int(more[1])
+                self._most = max(self._most, self.ranks)
             elif average is not None:
                 add("bench.average", float(average[1]))
             elif wrong is not None:
@@ -99,6 +104,7 @@ class NcclTests(LineReader):
         inside = float(numbers[6]) if len(numbers) >= 7 and numbers[6] != "N/A" else bus
         wrong = sum(int(float(one)) for one in (*numbers[3:4], *numbers[7:8]) if one != "N/A")
         if size:
+            self._rows += 1
             test = self.test or self._guess(size, count, alg, bus)
             self.sink.add("bench.row", (test, self.ranks, size, time, bus, max(bus, inside)))
             if size >= self._best[1]:
@@ -124,13 +130,16 @@ class NcclTests(LineReader):
         test, size, rate = self._best
         if size and self._hosts:
             self.sink.add(
-                "bench.run", (f"{self.sink.file}:{self.sink.number}", test, size, rate, *sorted(self._hosts))
+                "bench.run",
+                (f"{self.sink.file}:{self.sink.number}", test, size, rate, self.ranks, *sorted(self._hosts)),
             )
         self._hosts, self._best = {}, ("", 0, 0.0)
 
     def close(self) -> None:
         """Keep the last run."""
         self._end_run()
+        if self._most == 1 and self._rows:
+            self.sink.add("bench.single", self._rows)
 
 
 class Perftest(LineReader):

@@ -1,0 +1,88 @@
+"""How bad a program says that a line is, and which lines show that a job works.
+
+What a program calls a warning or information did not end it, whatever its words, and what stands before a job's
+work was survived. Heads of lines: Python's logging and warnings, vLLM, SGLang, DeepSpeed, TensorRT-LLM, glog and
+PyTorch's c10d, UCX, libfabric, logfmt. Signs of work: answered requests, throughput, iterations, results.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fabrictwin.diagnosis.finding import Severity
+
+_HEAD = 160  # of a line, in which its level stands
+_SAID = re.compile(
+    # a logger's first word, behind a time or not: `WARNING 04-12 18:36 [a.py:1]`, `[2026-01-04 01] WARNING a.py`
+    r"^\W{0,3}(?:\d{1,6}: )?(?:\[?[\d:.,/ TZ+-]{6,40}\]?\W{0,4})?\[?(?P<first>DEBUG|INFO|WARN(?:ING)?)\b(?![-/\w])"
+    r"|[-|] ?(?P<middle>DEBUG|INFO|WARN(?:ING)?) {0,4}[-|]"
+    r"|\[(?P<bracketed>DEBUG|INFO|WARN(?:ING)?)\]"
+    r"|^[\w.-]{1,40}: (?P<daemon>INFO|WARN(?:ING)?)\b:?"
+    # of DeepSpeed's operators, torch.distributed.run, Ray: `2025 INFO worker.py:1 --`
+    r"|^[\d:, -]{10,30}\s(?P<ray>INFO|WARNING) \w+\.py:\d+"
+    r"|(?:^|\[)(?P<glog>[IW])\d{3,4} \d\d:\d\d:\d\d|\[TRT-LLM\] \[(?P<trt>[IW])\]"
+    r"|\bUCX +(?P<ucx>WARN|INFO|DIAG)\b|\(\):\d+<(?P<ofi>warn|info)>|\blevel=(?P<logfmt>info|warn(?:ing)?)\b"
+    r"|: \w*(?P<python>Warning): |^(?:\d{1,6}: )?(?P<wandb>wandb): (?!ERROR)"
+)
+_WARNING = frozenset("WARNW")
+# how a program goes on in spite of what it warns of
+_GOES_ON = re.compile(
+    r"\b[Ff]all(?:s|ing)? ?back\b|\bwill (?:proceed|continue|be (?:skipped|ignored|disabled|used instead))\b|"
+    r"\b[Ii]gnor(?:e|es|ed|ing)\b|[Ff]or the best performance|\b[Uu]sing (?:the )?default\b|"
+    r"not fully optimi[sz]ed|is deprecated"
+)
+# by one of these a job has come up, or to its end
+_DONE = re.compile(
+    r"Application startup complete|Uvicorn running on|The server is fired up|\[after training is done\]|"
+    r"exits successfully|\bRESULT,[A-Z_]+,,|Out of bounds values\s*:\s*0 OK|"
+    r"\btrain_runtime\b|successfully saved checkpoint"
+)
+# a line or two of these can come from a rank that has not heard yet of another's end
+_WORK = re.compile(
+    r"Avg (?:prompt|generation) throughput: |gen throughput \(token/s\)|\"(?:GET|POST) /\S* HTTP/[\d.]+\" 200|"
+    r"\biteration\s+\d+/\s*\d+|elapsed time per iteration|\b(?:[\w.]*loss)['\"]?\s*[=:]\s*\d+\.\d|"
+    r"\b(?:samples|tokens|examples)/s(?:ec)?\b|\bbusbw: +\d|:::MLLOG"
+)
+_SIGNS = (
+    b"startup complete", b"Uvicorn", b"fired up", b"training is done", b"exits succ", b"RESULT,", b"Out of bounds",
+    b"train_runtime", b"saved checkpoint", b"throughput", b" HTTP/", b"iteration", b"oss", b"/s", b"busbw",
+    b":::MLLOG",
+)  # fmt: skip
+STRAY = 2  # signs of work that may follow what ends a job
+
+
+def level_of(line: str) -> Severity | None:
+    """Severity that the program itself gives a line: of information NOTE, of a warning WARNING; None of others."""
+    found = _SAID.search(line[:_HEAD])
+    if found is None:
+        return None
+    kind = found.lastgroup or ""
+    said = found[kind].upper()
+    return Severity.WARNING if said[0] in _WARNING and kind != "wandb" else Severity.NOTE
+
+
+def is_survived(line: str) -> bool:
+    """Return true for a line that the program calls a warning, and says how it goes on."""
+    return level_of(line) is not None and _GOES_ON.search(line) is not None
+
+
+class Work:
+    """How far a job was seen to work."""
+
+    def __init__(self) -> None:
+        self._done = 0  # the last line by which it had come up
+        self._signs = [0] * (STRAY + 1)  # the last lines of its work
+
+    def line(self, raw: bytes, text: str, number: int) -> None:
+        """Take a line of a file, by its number."""
+        if not any(map(raw.__contains__, _SIGNS)):
+            return
+        if _DONE.search(text):
+            self._done = number
+        elif _WORK.search(text):
+            self._signs = [*self._signs[1:], number]
+
+    @property
+    def until(self) -> int:
+        """The last line up to which nothing ended the job; 0 where it was not seen to work."""
+        return max(self._done, self._signs[0])
