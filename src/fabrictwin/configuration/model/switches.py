@@ -13,6 +13,7 @@ from typing import Literal
 from fabrictwin.base.records import record
 
 Trust = Literal["dscp", "pcp", "none"]
+DERIVED = "NULL"  # the profile of groups that SONiC's dynamic buffer manager reckons
 
 
 @record
@@ -49,11 +50,15 @@ class Group:
     xon_offset_bytes: int | None = None
     dynamic_th: int | None = None
     static_th: int | None = None
-    derived: bool = False  # the switch reckons the headroom itself: it is lossless, by numbers not said here
 
     @property
     def lossless(self) -> bool:
         return self.xoff_bytes is not None
+
+    @property
+    def derived(self) -> bool:
+        """True where the switch reckons the headroom itself: it is lossless, by numbers that are not said."""
+        return self.profile == DERIVED
 
 
 @record
@@ -176,5 +181,9 @@ class Switch:
     watchdog_poll_ms: int | None = None
     lldp: bool | None = None
     bgp: Bgp = Bgp()
-    partial: bool = False  # of some tables: what others would say is not known
     file: str = ""
+
+    @property
+    def partial(self) -> bool:
+        """True of some tables of a database, without its ports: what others would say is not known."""
+        return self.box.os == "sonic" and not any(port.link.speed_bps for port in self.ports.values())

@@ -66,7 +66,6 @@ def read_switch(text: str, file: str) -> tuple[model.Switch, Problems]:
             ),
             loopback=_loopback(tables),
         ),
-        partial=not read.whole,
         file=file,
     )
     return switch, read.problems
@@ -238,8 +237,8 @@ class _Reading:
 
     def _group(self, row: dict[str, Any], port: str, number: int) -> model.Group:
         where = f"BUFFER_PG|{port}|{number}"
-        if row.get("profile") == "NULL":
-            return model.Group("NULL", "", 0, derived=True)
+        if row.get("profile") == model.DERIVED:
+            return model.Group(model.DERIVED, "", 0)
         profile = self.referred(row, "profile", "BUFFER_PROFILE", where)
         name = bare(row.get("profile", ""))
         if profile is None:
