@@ -241,7 +241,7 @@ def test_scripts_that_are_added_up_once_take_what_their_items_take(training):
     plain = [
         replace(one, **{way: Script(getattr(one, way).items) for way in ("forward", "backward")}) for one in fixed
     ]
-    assert any(len(one.backward.joined) < len(one.backward.items) for one in fixed)
+    assert any(len(one.backward.coded) < len(one.backward.items) for one in fixed)
     for kind in closed.kinds:
         took = closed._timed(closed.stages[0], kind, fixed, mark=True)
         assert took == closed._timed(closed.stages[0], kind, plain, mark=True)
