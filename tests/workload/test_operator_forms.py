@@ -70,7 +70,9 @@ def test_products_are_their_best_tiles_and_splits(name, seed):
     alone = [product(c, form, m, n, k, 1) for m, n, k, _ in SHAPES]
     assert products.product_us(c, CHIP, form, shapes[:, :3]) == pytest.approx(alone, rel=1e-9)
     cast = [
-        c["cast"] + c["row"] * m + (2 + form.operand_bytes) * m * k / (c["memory"] * 3e6) if form.cast else 0.0
+        c["cast"] + c["single"] * (m == 1) + c["row"] * m + (2 + form.operand_bytes) * m * k / (c["memory"] * 3e6)
+        if form.cast
+        else 0.0
         for m, _, k, _ in SHAPES
     ]
     assert products.cast_us(c, CHIP, form, shapes[:, :3]) == pytest.approx(cast, rel=1e-9)
@@ -373,13 +375,20 @@ def test_a_table_is_fitted_with_and_without_what_is_left():
     assert found.time_us(chip, shapes)[7] == pytest.approx(
         factor * FAMILIES["decodes"].time_us(found.constants, chip, FORMATS["bf16"], shapes)[7]
     )
-    # products in 16 bits have no cast
-    products_ = np.exp2(draw.uniform(8, 12, (30, 3))).round()
-    for kind, names in (("bf16", products.WITHOUT_CAST), ("fp8", tuple(products.BOUNDS))):
-        made = tables.fit_table(
-            "h100-sxm", Measured("products", kind, products_, np.full(30, 50.0)), residuals=False
-        )
-        assert tuple(made.constants) == names
+
+
+@pytest.mark.parametrize(
+    ("gpu", "family", "kind", "without"),
+    [("h100-sxm", "products", "bf16", {"cast", "row", "single"}), ("h100-sxm", "products", "fp8", {"single"}),
+     ("gb200", "products", "fp8", set()), ("gb200", "products", "fp4", {"single"}),
+     ("h100-sxm", "prompts", "fp8", set()), ("gb200", "prompts", "fp8", {"split"})],
+)  # fmt: skip
+def test_a_table_has_the_constants_of_its_kernels_alone(gpu, family, kind, without):
+    """No cast in 16 bits, one row alone on Blackwell in fp8, rows of keys in parts on Hopper."""
+    bounds = {"products": products.BOUNDS, "prompts": attention.PROMPT_BOUNDS}[family]
+    shapes = np.exp2(np.random.default_rng(3).uniform(8, 12, (30, 3 if family == "products" else 4))).round()
+    made = tables.fit_table(gpu, Measured(family, kind, shapes, np.full(30, 50.0)), residuals=False)
+    assert tuple(made.constants) == tuple(name for name in bounds if name not in without)
 
 
 @pytest.mark.parametrize(
