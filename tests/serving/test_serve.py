@@ -109,8 +109,8 @@ def test_weights_are_stored_as_the_models_file_says(tmp_path: Path) -> None:
         fields(quant_method="hqq")
 
 
-def test_one_row_takes_a_server_as_long_as_two_though_a_layer_alone_takes_longer():
-    """Measured layers cast one row by a kernel of its own on Blackwell; a server's program casts any number by one."""
+def test_one_row_takes_a_server_as_long_as_two_though_a_layer_alone_takes_longer() -> None:
+    """Measured layers cast one row by another kernel on Blackwell; a server's program has one for any number."""
     fp8 = Kernels("gb200", Weights("fp8", "fp8"))
     assert fp8.linear(1, 4096, 4096) == fp8.linear(2, 4096, 4096)
     known = table("products", "gb200", "fp8")
