@@ -91,11 +91,13 @@ class Format:
         operand_bytes: Of an element that is multiplied.
         cast: A linear layer casts its input.
         stored_bytes: Of an element of the weights in memory, if they are widened while they are read; else 0.
+        marlin: It is Marlin that widens them.
     """
 
     operand_bytes: float
     cast: bool
     stored_bytes: float = 0.0
+    marlin: bool = False
 
     @property
     def weight_bytes(self) -> float:
