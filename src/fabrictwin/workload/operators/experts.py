@@ -22,8 +22,8 @@ from fabrictwin.workload.operators.products import LARGE_US, LOOP_BYTES, Chip, F
 BLOCKS = (16, 32, 64, 128)
 COLUMNS, TRITON_COLUMNS = 128, 256
 TRITON_GENERATION = 9
-"""Hopper, where Triton's kernels widen weights of 4 bits that Marlin does not. Their blocks have 256 columns, and as
-many rows, 16 to 128, as an expert of the rank would get if all choices fell on the rank (`opt_flags.py` of
+"""Hopper, where Triton's kernels widen weights of 4 bits that Marlin does not. Their blocks have 256 columns, and
+as many rows, 16 to 128, as an expert of the rank would get if all choices fell on the rank (`opt_flags.py` of
 triton_kernels, `gpt_oss_triton_kernels_moe.py` of vLLM)."""
 BOUNDS: Mapping[str, tuple[float, float, float]] = {
     "launch": (2.0, 30.0, 200.0),
