@@ -28,7 +28,13 @@ def times(hosts=(0, 0, 1, 1), first=(0, 10)):
     made._host = np.array(hosts)
     made._local = np.arange(len(hosts)) % 2
     made._known, made._scale, made.passes, made.library, made.hosts_known = {}, {}, {"kept": 1}, None, {}
+    made._rails, made._placed = None, {}
     return made, asked
+
+
+def took(made, category, name, groups, size, step, make):
+    groups = np.array(groups)
+    return made.of(category, (name,), groups, size, step, make, made.place(groups, trees=False))
 
 
 def one_each(groups, size):
@@ -41,29 +47,30 @@ def one_each(groups, size):
 )
 def test_durations_lie_between_those_of_powers_of_two(size, step, low):
     made, asked = times()
-    found = made.of("tp", ("x",), np.array([[0, 1]]), size, step, one_each)
+    found = took(made, "tp", "x", [[0, 1]], size, step, one_each)
     ends = [(low * step) ** 1.5, (2 * low * step) ** 1.5]
     units = max(size / step, 1)
     assert found == pytest.approx(ends[0] + (ends[1] - ends[0]) * (units / low - 1))
     # a power of two asks for no other
     assert asked == [[low * step] if units == low else [low * step, 2 * low * step]]
-    made.of("dp", ("x",), np.array([[0, 1]]), size, step, one_each)
+    took(made, "dp", "x", [[0, 1]], size, step, one_each)
     assert len(asked) == 1  # known
-    made.of("dp", ("y",), np.array([[0, 1]]), size, step, one_each)
-    made.of("dp", ("x",), np.array([[0, 2]]), size, step, one_each)
-    made.of("dp", ("x",), np.array([[2, 3]]), size, step, one_each)  # as those of the first host
+    took(made, "dp", "y", [[0, 1]], size, step, one_each)
+    took(made, "dp", "x", [[0, 2]], size, step, one_each)
+    took(made, "dp", "x", [[2, 3]], size, step, one_each)  # as those of the first host
     assert len(asked) == 3
-    both = made.of("dp", ("z",), np.array([[0, 1]]), size, step, lambda some, n: ((1, n), (1, n)))
+    both = took(made, "dp", "z", [[0, 1]], size, step, lambda some, n: ((1, n), (1, n)))
     assert both == pytest.approx(2 * found)
 
 
 def test_groups_inside_hosts_stand_for_each_other():
     made, _ = times()
     inside, across = np.array([[0, 1], [2, 3]]), np.array([[0, 2], [1, 3]])
-    assert made._representatives(inside).tolist() == [[0, 1]]
-    assert made._representatives(inside[::-1]).tolist() == [[2, 3]]
-    assert made._representatives(across).tolist() == across.tolist()
-    assert made._representatives(np.array([[0, 1], [1, 2]])).tolist() == [[0, 1], [1, 2]]
+    mixed = np.array([[0, 1], [1, 2]])
+    for groups, some in ((inside, [[0, 1]]), (inside[::-1], [[2, 3]]), (across, across), (mixed, mixed)):
+        found, key = made.place(groups, trees=False)
+        assert found.tolist() == np.array(some).tolist()
+        assert key == made.placement_key(found)
     keys = [
         made.placement_key(np.array(groups)) for groups in ([[0, 1]], [[2, 3]], [[0, 2]], [[1, 0]], [[0], [1]])
     ]
@@ -84,11 +91,11 @@ def test_groups_inside_hosts_stand_for_each_other():
 )  # fmt: skip
 def test_some_communication_takes_a_share_of_its_time(scale, category, groups, share):
     made, asked = times()
-    whole = made.of(category, ("x",), np.array(groups), 4096, 4, one_each)
+    whole = took(made, category, "x", groups, 4096, 4, one_each)
     other = made.scaled(scale)
     assert (other.passes, made.passes, made._scale) == ({}, {"kept": 1}, {})
-    assert other.of(category, ("x",), np.array(groups), 4096, 4, one_each) == pytest.approx(share * whole)
-    assert made.without_passes().of(category, ("x",), np.array(groups), 4096, 4, one_each) == whole
+    assert took(other, category, "x", groups, 4096, 4, one_each) == pytest.approx(share * whole)
+    assert took(made.without_passes(), category, "x", groups, 4096, 4, one_each) == whole
     assert len(asked) == 1
 
 
@@ -96,14 +103,18 @@ def test_some_communication_takes_a_share_of_its_time(scale, category, groups, s
 def test_each_kind_of_communication_is_timed_as_what_it_is(library):
     asked = []
 
-    def of(category, what, groups, size, step, make, place=None):
+    def of(category, what, groups, size, step, make, at):
         asked.append((category, what, size, step))
-        assert place in (None, "the place of all")
+        assert at == "the place of all"
         return make(groups, 96)
+
+    def place(groups, *, trees):
+        found.append(trees)
+        return "the place of all"
 
     found = []
     made = TimedFactory.__new__(TimedFactory)
-    made.times = Record(library=library, of=of, place=lambda groups: found.append(groups) or "the place of all")
+    made.times = Record(library=library, of=of, place=place)
     made._places = {}
     made._made = Record(
         ring=lambda kind, groups, size, name, element: ("ring", kind, size, element),
@@ -123,7 +134,8 @@ def test_each_kind_of_communication_is_timed_as_what_it_is(library):
         ("ep", ("all_to_all",), 800, 8), ("cp", ("all_reduce", 2), 800, 8), ("dp", (scatter, 2), 800, 8),
         ("dp", ("all_gather", 1), 800, 4), ("pp", ("send",), 800, 1), ("dp", ("gradients", "tree", 3, 4), 800, 16),
     ]  # fmt: skip
-    assert len(found) == 1  # groups are placed once
+    # groups of collectives are placed once each way; trees are all-reduces'
+    assert found == [False, True, False, True]
 
 
 # ---------------------------------------------------------------------- the step

@@ -257,16 +257,20 @@ def test_times_are_interpolated_between_powers_of_two(job_of_two_hosts):
         return (made.send(groups, size, "x"),)
 
     pairs = np.array([[0, 1], [2, 3], [8, 9]])
-    ends = {size: times.of("pp", ("send",), pairs, size, 1000, make) for size in (64_000, 128_000)}
+
+    def took(groups, size):
+        return times.of("pp", ("send",), groups, size, 1000, make, times.place(groups, trees=False))
+
+    ends = {size: took(pairs, size) for size in (64_000, 128_000)}
     # on all hosts alike: the first host's stand for all
     assert asked == [([[0, 1], [2, 3]], 64_000), ([[0, 1], [2, 3]], 128_000)]  # powers of two times the step
-    found = times.of("pp", ("send",), pairs, 80_000, 1000, make)
+    found = took(pairs, 80_000)
     assert found == pytest.approx(ends[64_000] + (ends[128_000] - ends[64_000]) / 4)
     assert len(asked) == 2
     direct = twin.closed_forms().durations([made.send(pairs[:2], 64_000, "x")], nodes)
     assert ends[64_000] == float(direct[0])
-    assert times.of("pp", ("send",), pairs, 10, 1000, make) == times.of("pp", ("send",), pairs, 1000, 1000, make)
-    across = times.of("pp", ("send",), np.array([[0, 8], [1, 9]]), 64_000, 1000, make)
+    assert took(pairs, 10) == took(pairs, 1000)
+    across = took(np.array([[0, 8], [1, 9]]), 64_000)
     assert asked[-1][0] == [[0, 8], [1, 9]]
     assert across > ends[64_000]
 
@@ -293,9 +297,13 @@ def test_shares_of_times(job_of_two_hosts, scale, inside, between):
     assert scaled.passes == {}
     assert plain.passes == {"kept": None}
     assert scaled._known is plain._known
-    for pairs, share in (([[0, 1]], inside), ([[0, 8]], between)):
-        expected = plain.of("pp", ("send",), np.array(pairs), 64_000, 1000, make)
-        assert scaled.of("pp", ("send",), np.array(pairs), 64_000, 1000, make) == pytest.approx(share * expected)
+    for ends, share in (([[0, 1]], inside), ([[0, 8]], between)):
+        pairs = np.array(ends)
+        expected, found = (
+            times.of("pp", ("send",), pairs, 64_000, 1000, make, times.place(pairs, trees=False))
+            for times in (plain, scaled)
+        )
+        assert found == pytest.approx(share * expected)
 
 
 # ---------------------------------------------------------------------- lower bounds

@@ -22,8 +22,8 @@ from fabrictwin.workload.operators.measurements import Measured, read_measured
 
 LEAST_STEPS = 1
 _TEST = re.compile(r"# Collective test starting: (\w+)")
-_RANK = re.compile(r"#\s+Rank\s+(\d+)\s.*?\bon\s+(\S+)\s")
-_MORE = re.compile(r"#\s+\.\.\. and (\d+) more")
+_RANK = re.compile(r"#\s+Rank\s+(\d{1,9})\s.*?\bon\s+(\S+)\s")
+_MORE = re.compile(r"#\s+\.\.\. and (\d{1,9}) more")
 _ROW = re.compile(r"\s*(\d{1,15})\s+(\d{1,15})\s+([a-z]\w*)\s+(?:([a-z]\w*)\s+)?(?:(-?\d{1,9})\s+)?([\d.e+]+)\s+")
 _STEP = re.compile(r"ProfilerStep#\d+")
 

@@ -6,7 +6,6 @@ over the rate of messages.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ _SETTINGS = {
 }
 _CONNECTION = re.compile(r"Connection type\s*:\s*(\w+)")
 _COLUMN = re.compile(r"#\w+|[\w.%]+(?: [\w.%]+)?\[[^\]]{1,20}\]|tps average")
+LARGEST_MESSAGE = 1 << 31
 _TIMES = ("t_typical", "t_avg")  # the first that a table has
 OPENS = re.compile(rb"(?:RDMA_Write|RDMA_Read|Send|Atomic)[\w ]{0,40} (?:BW|Latency) Test")
 
@@ -106,12 +106,12 @@ def _row(columns: list[str], cells: list[str], path: Path, number: int) -> tuple
     """(bytes, us a message); None where the table has neither a time nor a rate."""
     try:
         named = {name: float(cell) for name, cell in zip(columns, cells, strict=False)}
-    except ValueError:
+        size = int(named.get("#bytes", 0))
+    except (ValueError, OverflowError):
         raise ConfigError(f"got {' '.join(cells)[:60]!r}, expected figures", file=path, line=number) from None
-    size = int(named.get("#bytes", 0))
     rate = named.get("msgrate", 0.0)
     time = next((named[name] for name in _TIMES if name in named), 1 / rate if rate > 0 else 0.0)
-    return (size, time) if size > 0 and 0 < time < 1e9 else None
+    return (size, time) if 0 < size <= LARGEST_MESSAGE and 0 < time < 1e9 else None
 
 
 def read_json(data: dict[str, Any], path: Path) -> list[PerftestRows]:
@@ -126,15 +126,20 @@ def read_json(data: dict[str, Any], path: Path) -> list[PerftestRows]:
         try:
             size = int(one["MsgSize"])
             time = float(one["t_typical"]) if test.endswith("lat") else 1 / float(one["MsgRate"])
-        except (KeyError, TypeError, ValueError, ZeroDivisionError):
-            raise ConfigError(
-                f"got a row {json.dumps(one)[:80]}, expected MsgSize and figures", file=path
-            ) from None
-        rows[size] = time
+        except (KeyError, TypeError, ValueError, ArithmeticError):
+            message = f"got row {len(rows)} of results, expected MsgSize and t_typical or MsgRate above 0"
+            raise ConfigError(message, file=path) from None
+        if 0 < size <= LARGEST_MESSAGE and 0 < time < 1e9:
+            rows[size] = time
+    if not rows:
+        raise ConfigError("got no results, expected rows of a table", file=path)
     settings: dict[str, int | str | bool] = {}
-    for name, key in (("queue_pairs", "Number_of_qps"), ("mtu", "MTU"), ("connection", "Connection_type")):
-        if isinstance(info.get(key), int | str):
-            settings[name] = info[key]
+    for name, key in (("queue_pairs", "Number_of_qps"), ("mtu", "MTU")):
+        given = info.get(key)
+        if isinstance(given, int) and 0 < given < LARGEST_MESSAGE:
+            settings[name] = given
+    if isinstance(connection := info.get("Connection_type"), str) and connection in CONNECTIONS:
+        settings["connection"] = connection
     if info.get("Bidirectional"):
         settings["bidirectional"] = True
     return [PerftestRows(test, tuple(settings.items()), tuple(rows.items()))]

@@ -227,7 +227,7 @@ class Library:
             fabric = self.hosts.fabric
             node = self.rank_node[groups]
             host = fabric.node_host[node].astype(np.int64)
-            columns = (node - fabric.host_node_start[host], self._host_kind[host], _first_on_host(host))
+            columns = (node - fabric.host_node_start[host], self.host_kind[host], _first_on_host(host))
             rows = np.ascontiguousarray(np.concatenate(columns, axis=1).astype(np.int32))
             keys = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).reshape(-1)
             _, first, which = np.unique(keys, return_index=True, return_inverse=True)
@@ -251,7 +251,7 @@ class Library:
         return first
 
     @cached_property
-    def _host_kind(self) -> I64:
+    def host_kind(self) -> I64:
         """[hosts] number of what a host is to NCCL: its template, its adapters' ports, what is wrong with it."""
         fabric = self.hosts.fabric
         cabled = fabric.nic_port != NONE

@@ -100,13 +100,16 @@ def _need(columns: Columns, path: Path, *names: str) -> None:
         raise ConfigError(f"got no column {missing[0]!r}, expected {', '.join(names)}", file=path)
 
 
+MOST = 1e18  # of a size or a time; what is no number is neither
+
+
 def _numbers(columns: Columns, path: Path, *names: str) -> F64:
     _need(columns, path, *names)
     try:
         values = np.stack([columns[name].astype(float) for name in names], axis=1)
     except ValueError as error:
         raise ConfigError(quoted(str(error), 160), file=path) from None
-    if not (np.isfinite(values).all() and (values >= 0).all()):
+    if not ((values >= 0) & (values <= MOST)).all():
         raise ConfigError("got a number below 0 or without end, expected sizes and times", file=path)
     return values
 

@@ -16,6 +16,7 @@ from fabrictwin.base.arrays import I64
 from fabrictwin.engines.analytic.closed_forms import ClosedForms
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.program.program import Communication
+from fabrictwin.workload.job.equal_rails import EqualRails
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.job.job_communications import CATEGORIES, CommunicationFactory, HostsKnown
 from fabrictwin.workload.job.nccl_communications import Library
@@ -39,6 +40,9 @@ class CommunicationTimes:
         self._known: dict[tuple[object, ...], float] = {}
         self.hosts_known: HostsKnown = {}
         self._scale: dict[str, float] = {}
+        network = self._forms.network
+        self._rails = None if library is None else EqualRails(library, network.leaf, network.uplink_bps)
+        self._placed: dict[tuple[object, ...], tuple[I64, tuple[object, ...]]] = {}
 
     def without_passes(self) -> CommunicationTimes:
         """The same, but for the passes that are kept: for a job whose compute costs differ."""
@@ -58,15 +62,24 @@ class CommunicationTimes:
         hosts = self._host[groups]
         return (groups.shape, (hosts - hosts.min()).astype(np.int32).tobytes(), self._local[groups].tobytes())
 
-    def _representatives(self, groups: I64) -> I64:
-        """The groups of the first host where all lie inside hosts, else all."""
+    def _representatives(self, groups: I64, *, trees: bool) -> I64:
+        """Rows of groups that stand for all: inside hosts those of the first, of equal rails those of one."""
         hosts = self._host[groups]
-        return groups[hosts[:, 0] == hosts[0, 0]] if (hosts == hosts[:, :1]).all() else groups
+        if (hosts == hosts[:, :1]).all():
+            return np.flatnonzero(hosts[:, 0] == hosts[0, 0])
+        # chunks of trees are played for all groups together, in longer bursts the more they are
+        if self._rails is None or trees:
+            return np.arange(len(groups))
+        return self._rails.representatives(groups)
 
-    def place(self, groups: I64) -> Place:
-        """Return who stands for all of the groups, and where they lie."""
-        some = self._representatives(groups)
-        return some, self.placement_key(some)
+    def place(self, groups: I64, *, trees: bool) -> Place:
+        """Return who stands for all of the groups, and where they lie; `trees`: they may communicate on trees."""
+        key = (*self.placement_key(groups), trees)
+        if key not in self._placed:
+            some = self._representatives(groups, trees=trees)
+            self._placed[key] = some, self.placement_key(groups[some])
+        some, key_of_some = self._placed[key]
+        return groups[some], key_of_some
 
     def of(
         self,
@@ -76,13 +89,12 @@ class CommunicationTimes:
         size_bytes: int,
         step: int,
         make: Make,
-        place: Place | None = None,
+        at: Place,
     ) -> float:
         """The ps that one takes: between the powers of two times `step` bytes around the size, linearly.
 
-        `place` is that of the groups, where the caller has it.
+        `at` is the place of the groups.
         """
-        at = self.place(groups) if place is None else place
         if self._scale:
             hosts = self._host[groups]
             where = "inside" if (hosts == hosts[:, :1]).all() else "between"
@@ -116,13 +128,15 @@ class TimedFactory:
         self.times = times
         self._made = CommunicationFactory(job, times.library, times.hosts_known)
         self.hosts = self._made.hosts
-        self._places: dict[int, tuple[I64, Place]] = {}  # by the array, which is kept so that it stays the one
+        # by the array, which is kept so that it stays the one
+        self._places: dict[tuple[int, bool], tuple[I64, Place]] = {}
 
-    def _place(self, groups: I64) -> Place:
+    def _place(self, groups: I64, *, trees: bool = False) -> Place:
         """The place of groups that are asked about again and again."""
-        if id(groups) not in self._places:
-            self._places[id(groups)] = groups, self.times.place(groups)
-        return self._places[id(groups)][1]
+        key = id(groups), trees
+        if key not in self._places:
+            self._places[key] = groups, self.times.place(groups, trees=trees)
+        return self._places[key][1]
 
     def collective(self, collective: Collective, groups: I64, name: str) -> float:
         """A collective of a pass."""
@@ -148,7 +162,9 @@ class TimedFactory:
             kind = "all_gather"  # backwards: the same bytes over the same edges in as many steps
         what = (kind, element_bytes)
         step = element_bytes * groups.shape[1]
-        return self.times.of(category, what, groups, size_bytes, step, make, self._place(groups))
+        return self.times.of(
+            category, what, groups, size_bytes, step, make, self._place(groups, trees=kind == "all_reduce")
+        )
 
     def send(self, pairs: I64, size_bytes: int, name: str) -> float:
         """Messages between stages."""
@@ -156,7 +172,7 @@ class TimedFactory:
         def make(some: I64, size: int) -> tuple[Communication, ...]:
             return (self._made.send(some, size, name),)
 
-        return self.times.of("pp", ("send",), pairs, size_bytes, 1, make)
+        return self.times.of("pp", ("send",), pairs, size_bytes, 1, make, self.times.place(pairs, trees=False))
 
     def gradients(self, groups: I64, size_bytes: int, name: str) -> tuple[float, ...]:
         """A gradient all-reduce, its phases together."""
@@ -166,4 +182,5 @@ class TimedFactory:
             return self._made.gradients(some, size, name)
 
         what = ("gradients", chosen.algorithm, chosen.channels, element)
-        return (self.times.of("dp", what, groups, size_bytes, element * groups.shape[1], make),)
+        at = self.times.place(groups, trees=True)
+        return (self.times.of("dp", what, groups, size_bytes, element * groups.shape[1], make, at),)
