@@ -225,6 +225,8 @@ def test_an_assertion_without_words_is_told_by_its_row():
         ("gpu-program", "RuntimeError: Check failed: (status == cudaSuccess) is false: Frob failed with error invalid argument"),
         ("no-socket-interface", "a:1:2 [0] misc/socket.cc:9 NCCL WARN ncclSocketInit: connecting to address  with family 59936 is neither AF_INET(2) nor AF_INET6(10)"),
         ("peermem-broken", "libfabric:7:1726869859::cxi:mr:cxip_do_map():94<warn> n1: cxil_map failed: -22:Invalid argument"),
+        ("gpu-hardware", "terminate called after throwing an instance of 'c10::CUDAError'\n  what():  CUDA error: unknown error"),
+        ("library-missing", "a:1:2 [0] net.cc:626 NCCL WARN Error: network Some Fabric not found."),
         ("open-files", "[1.9] [n1:96:f]   vfs_fuse.c:281  UCX  ERROR inotify_add_watch(/tmp) failed: No space left on device"),
     ],
 )  # fmt: skip
@@ -239,6 +241,8 @@ def test_a_message_of_a_programs_source_names_its_cause(cause, line):
         " [WARNING]  Frob is only supported on Ampere and newer architectures",
         "Error. nthreads cannot be larger than environment variable FROB_MAX_THREADS (64)",
         "CUDA_CACHE_PATH=/dev/shm/me/cuda_cache",
+        "_CUDA_COMPAT_STATUS=System has unsupported display driver / cuda driver combination",
+        "wandb: Use W&B Weave for tracing. Install Weave with `pip install weave`",
         "Ignore import error when loading a.b: No module named 'frob'",
         "To enable SHARP, SBATCH_NETWORK=sharp should be set in the script.",
         "n0:7:7 [0] NCCL INFO Could not enable P2P between dev 0(=18000) and dev 1(=3b000)",
@@ -246,3 +250,15 @@ def test_a_message_of_a_programs_source_names_its_cause(cause, line):
 )
 def test_what_programs_say_of_themselves_is_no_fault(line):
     assert shown(line + "\n") == []
+
+
+def test_a_watchdogs_own_abort_is_no_rank_that_died():
+    timed_out = (
+        "[rank1]:[E1 ProcessGroupNCCL.cpp:565] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, "
+        "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.\n"
+    )
+    aborted = (
+        "./run.sh: line 14: 191644 Aborted                 (core dumped) $@\nn1: rank 1 died from signal 15\n"
+    )
+    assert shown(timed_out + aborted, least=Severity.QUESTION)[0] == "collective-stuck"
+    assert shown(aborted) == ["rank-died"]
