@@ -37,6 +37,10 @@ MARKS = (
 _DETAIL = re.compile(r"\s*(?:\[ ?\d+\]|device \[)")  # rows below an error of PCIe
 _OF_SEVERAL_LINES = frozenset(("The NVIDIA GPU", "fallen off the bus", "IMEX", "link status"))
 
+_BONDED = re.compile(
+    r"(?:\(slave ([\w.@-]+)\): )?link status (definitely )?(up|down)(?: for interface ([\w.@-]+))?"
+)
+
 
 class KernelLog(LineReader):
     """Reads messages of kernels and of the fabric manager."""
@@ -61,13 +65,7 @@ class KernelLog(LineReader):
             ("mlx5", re.compile(r"mlx5_(?:core|ib) ([0-9a-f:.]+).*?: (.*)"), self._mlx5),
             ("carrier", re.compile(r"networkd\[\d+\]: (\S+): ([Ll]ost|[Gg]ained) carrier"), self._carrier),
             ("ink is ", re.compile(r"([\w.@-]+):? (?:NIC )?Link is (Up|Down|up|down)\b"), self._carrier),
-            (
-                "link status",
-                re.compile(
-                    r"(?:\(slave ([\w.@-]+)\): )?link status (definitely )?(up|down)(?: for interface ([\w.@-]+))?"
-                ),
-                self._bonded,
-            ),
+            ("link status", _BONDED, self._bonded),
             ("running without", re.compile(r"(\S+): now running without any active interface"), self._bond),
             (
                 "available PCIe",
