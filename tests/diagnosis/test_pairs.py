@@ -61,3 +61,25 @@ def test_a_slow_pair_that_ran_with_nobody_else_is_a_question():
 
 def test_equal_pairs_raise_nothing():
     assert verdict({pair: 45.0 - i * 0.5 for i, pair in enumerate(PAIRS)}) == []
+
+
+def test_many_slow_paths_are_told_at_once():
+    slow = PAIRS[1:9:2]
+    found = verdict({pair: 20.0 if pair in slow else 45.0 for pair in PAIRS})
+    assert [name for name, _ in found] == ["path-slow"]
+    assert found[0][1].endswith("and more")
+
+
+def test_runs_with_other_numbers_of_ranks_are_other_runs():
+    few = "".join(run(pair, 14.0) for pair in PAIRS)
+    more = "".join(run((*pair, pair[0]), 45.0) for pair in PAIRS)
+    found = judged(read_text(few + more), twin=False)
+    assert [one.id for one in found.findings if one.severity >= Severity.WARNING] == []
+
+
+def test_where_half_of_many_pairs_are_slow_the_others_are_what_pairs_reach():
+    hosts = tuple(f"m{n}" for n in range(8))
+    pairs = list(combinations(hosts, 2))
+    # behind one switch all is well, across switches it is not
+    found = verdict({(a, b): 45.0 if (int(a[1]) < 4) == (int(b[1]) < 4) else 12.0 for a, b in pairs})
+    assert [name for name, _ in found] == ["path-slow"]

@@ -444,3 +444,73 @@ def test_a_module_s_own_alarm_of_ethtool_is_a_fault_of_the_module():
 """
     assert causes(text.format("Off")) == []
     assert causes(text.format("On"))[0] == "module-fault"
+
+
+@given(frames=st.integers(100, 10**6), packets=st.integers(1, 10**15))
+def test_frames_that_arrived_damaged_are_held_against_the_packets(frames, packets):
+    text = f"# ethtool -S eth5 | grep -v ' 0'\n     rx_packets_phy: {packets}\n     rx_crc_errors_phy: {frames}\n"
+    found = answer(text).findings
+    assert [one.id for one in found] == (["link-errors"] if frames >= 1e-7 * packets else [])
+    assert all(fact.subject.device == "eth5" for fact in read_text(text).of("port.counter"))
+
+
+def test_counters_of_rdma_are_read_on_the_lines_below_their_port():
+    text = "link mlx5_0/1 state ACTIVE\n    out_of_sequence 0 rnr_nak_retry_err 412\n    packet_seq_err 900\n"
+    assert causes(text) == ["roce-loss", "receiver-not-ready"]
+    assert causes("link mlx5_0/1\n    rx_write_requests 7\n    packet_seq_err 0\n") == []
+
+
+@pytest.mark.parametrize(("symbols", "severity"), [(0, None), (42, Severity.QUESTION), (4200, Severity.WARNING)])
+def test_few_symbol_errors_are_a_question_and_many_a_fault(symbols, severity):
+    text = f"# Port counters: Lid 5 port 1 (CapMask: 0x1400)\nSymbolErrorCounter:..............{symbols}\n"
+    found = answer(text).findings
+    assert [(one.id, one.severity) for one in found] == ([("link-errors", severity)] if severity else [])
+
+
+@pytest.mark.parametrize("state", ["OK", "ERROR"])
+def test_the_state_of_a_switch_s_parts_is_read_without_a_table(state):
+    text = f"psu0.status        : OK\npsu0.dc            : OK\npsu1.status        : {state}\nfans               : OK\n"
+    assert causes(text) == ([] if state == "OK" else ["switch-part"])
+
+
+@pytest.mark.parametrize("spelled", ["Neighbor", "Neighbhor"])
+def test_a_neighbour_that_is_away_is_found_however_the_table_is_headed(spelled):
+    text = f"""\
+{spelled:<11}    V     AS    MsgRcvd    MsgSent    TblVer    InQ    OutQ  Up/Down    State/PfxRcd
+-----------  ---  -----  ---------  ---------  --------  -----  ------  ---------  --------------
+10.0.0.1       4  65200       3995       4001         0      0       0  00:39:32               6400
+10.0.0.3       4  65200          0          0         0      0       0  never              Active
+"""
+    assert causes(text) == ["bgp-down"]
+
+
+@pytest.mark.parametrize("physical", ["POLLING", "LINK_ERROR_RECOVER", "PORT_CONFIGURATION_TRAINING"])
+def test_a_port_that_tries_to_train_is_down_however_its_neighbour_does(physical):
+    text = (
+        f"link mlx5_0/1 state DOWN physical_state {physical}\nlink mlx5_1/1 state ACTIVE physical_state LINK_UP\n"
+    )
+    assert causes(text)[0] == "port-down"
+
+
+def test_an_infiniband_port_that_is_linked_and_down_waits_for_a_manager_and_an_ethernet_port_does_not():
+    linked = "link mlx5_7/1 {}state DOWN physical_state LINK_UP\n"
+    assert (
+        causes(linked.format("subnet_prefix fe80:0000:0000:0000 lid 3403 sm_lid 1 lmc 0 "))[0]
+        == "no-subnet-manager"
+    )
+
+
+def test_errors_that_mlxlink_counts_are_errors_of_the_link():
+    text = """\
+Operational Info
+----------------
+State                           : Active
+Physical state                  : LinkUp
+
+Physical Counters and BER Info
+------------------------------
+Symbol Errors                   : {}
+Link Error Recovery Counter     : 0
+"""
+    assert causes(text.format(0)) == []
+    assert causes(text.format(847293)) == ["link-errors"]

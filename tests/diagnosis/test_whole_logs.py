@@ -166,3 +166,99 @@ def test_one_rank_alone_is_a_question():
     text = devices("V100", 1, 1) + HEADS + row(0.0)
     assert shown(text) == []
     assert shown(text, least=Severity.QUESTION) == ["no-mpi"]
+
+
+def calls(*ranks: tuple[str, int, int]) -> str:
+    """Two calls of each process: its verb, size, and the number of the first; process and device by position."""
+    return "".join(
+        f"n0:{7 + at}:7 [{at}] NCCL INFO {verb}: opCount {number + n:x} sendbuff 0x1 recvbuff 0x2 count {count + n} datatype 7 "
+        f"op 0 root 0 comm 0x{at + 1:x} [nranks=4] stream 0x3\n"
+        for at, (verb, count, number) in enumerate(ranks)
+        for n in range(2)
+    )
+
+
+def test_ranks_whose_log_names_none_are_told_by_their_devices():
+    alike = ("AllReduce", 512, 9)
+    assert shown(calls(alike, alike, alike)) == []
+    assert shown(calls(alike, ("AllGather", 512, 9), alike)) == ["collective-mismatch"]
+    assert shown(calls(alike, ("AllGather", 512, 9))) == ["collective-mismatch"]
+    assert shown(calls(alike, ("AllReduce", 64, 9), alike)) == ["collective-mismatch"]
+    assert shown(calls(alike, ("AllReduce", 64, 9))) == []  # neither is the odd one
+    assert shown(calls(("Send", 512, 9), ("Send", 64, 9), ("Send", 512, 9))) == []
+
+
+def test_calls_that_share_a_number_are_not_held_against_each_other():
+    first = calls(("AllReduce", 512, 9), ("AllGather", 512, 9))
+    assert shown(first + first) == []
+    other = first.replace("comm 0x1 ", "comm 0x8 ").replace("comm 0x2 ", "comm 0x9 ")
+    assert shown(first + other.replace("opCount 9", "opCount 19").replace("opCount a", "opCount 1a")) == []
+
+
+def test_a_warning_of_nccl_before_a_jobs_results_did_not_end_it():
+    warned = "n0:7:7 [2] proxy.cc:1458 NCCL WARN [Service thread] Accept failed Resource temporarily unavailable\n"
+    assert "connect-refused" in shown(warned)
+    assert shown(warned + "RESULT,LLM_FINETUNING,,1049,nvidia,2023-09-19 02:34:29 PM\n") == []
+
+
+def test_a_processor_without_its_kind_is_a_question():
+    topology = '<system version="1">\n  <cpu numaid="0">\n    <pci busid="0000:00:16.0"/>\n  </cpu>\n</system>\n'
+    assert shown(topology) == []
+    assert shown(topology, least=Severity.QUESTION) == ["topology-malformed"]
+
+
+def test_an_assertion_without_words_is_told_by_its_row():
+    row = "[rank3]:     assert self.lr_warmup_steps < self.lr_decay_steps\n[rank3]:            ^^^^^^^\n[rank3]: AssertionError\n"
+    assert shown(row) == ["settings-rejected"]
+    assert shown(row.replace("self.lr_warmup_steps < self.lr_decay_steps", "found is not None")) == [
+        "program-error"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cause", "line"),
+    [
+        ("framework-bug", "RuntimeError: PassManager::run failed"),
+        ("framework-bug", "RuntimeError: cutlass_gemm_caller, /a/c3x/cutlass_gemm_caller.cuh:62, Error Internal"),
+        ("gpu-architecture", "ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'"),
+        ("gpu-architecture", "ValueError: Failed to find a kernel that can implement the frob layer. Reasons:"),
+        ("gpu-program", "RuntimeError: Check failed: (status == cudaSuccess) is false: Frob failed with error invalid argument"),
+        ("no-socket-interface", "a:1:2 [0] misc/socket.cc:9 NCCL WARN ncclSocketInit: connecting to address  with family 59936 is neither AF_INET(2) nor AF_INET6(10)"),
+        ("peermem-broken", "libfabric:7:1726869859::cxi:mr:cxip_do_map():94<warn> n1: cxil_map failed: -22:Invalid argument"),
+        ("gpu-hardware", "terminate called after throwing an instance of 'c10::CUDAError'\n  what():  CUDA error: unknown error"),
+        ("library-missing", "a:1:2 [0] net.cc:626 NCCL WARN Error: network Some Fabric not found."),
+        ("open-files", "[1.9] [n1:96:f]   vfs_fuse.c:281  UCX  ERROR inotify_add_watch(/tmp) failed: No space left on device"),
+    ],
+)  # fmt: skip
+def test_a_message_of_a_programs_source_names_its_cause(cause, line):
+    assert shown(line + "\n")[0] == cause
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "shared memory (/dev/shm) size .... 755.27 GB",
+        " [WARNING]  Frob is only supported on Ampere and newer architectures",
+        "Error. nthreads cannot be larger than environment variable FROB_MAX_THREADS (64)",
+        "CUDA_CACHE_PATH=/dev/shm/me/cuda_cache",
+        "_CUDA_COMPAT_STATUS=System has unsupported display driver / cuda driver combination",
+        "wandb: Use W&B Weave for tracing. Install Weave with `pip install weave`",
+        "Ignore import error when loading a.b: No module named 'frob'",
+        "To enable SHARP, SBATCH_NETWORK=sharp should be set in the script.",
+        "n0:7:7 [0] NCCL INFO Could not enable P2P between dev 0(=18000) and dev 1(=3b000)",
+    ],
+)
+def test_what_programs_say_of_themselves_is_no_fault(line):
+    assert shown(line + "\n") == []
+
+
+def test_a_watchdogs_own_abort_is_no_rank_that_died():
+    timed_out = (
+        "[rank1]:[E1 ProcessGroupNCCL.cpp:565] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, "
+        "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.\n"
+    )
+    aborted = (
+        "./run.sh: line 14: 191644 Aborted                 (core dumped) $@\nn1: rank 1 died from signal 15\n"
+    )
+    assert shown(timed_out + aborted, least=Severity.QUESTION)[0] == "collective-stuck"
+    assert shown(aborted) == ["rank-died"]

@@ -9,7 +9,7 @@ from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import found
-from fabrictwin.diagnosis.hangs.calls import Group, logged, recorded, watched
+from fabrictwin.diagnosis.hangs.calls import UNEVEN, Group, logged, recorded, watched
 from fabrictwin.diagnosis.hangs.transfers import transfer_waits
 from fabrictwin.diagnosis.hangs.waiting import Mismatch, Verdict, mismatches, spans, verdict, waits
 
@@ -168,11 +168,15 @@ def log_calls(case: Case) -> Iterator[Finding]:
         for number in sorted({n for calls in group.calls.values() for n in calls}):
             mine = {rank: calls[number] for rank, calls in group.calls.items() if number in calls}
             usual = Counter((c.verb, c.sizes) for c in mine.values()).most_common(1)
-            if len(mine) < 2 or usual[0][1] == len(mine) or usual[0][1] * 2 <= len(mine):
+            if len(mine) < 2 or usual[0][1] == len(mine):
                 continue
             odd = [rank for rank, call in mine.items() if (call.verb, call.sizes) != usual[0][0]]
-            if any(mine[rank].verb != usual[0][0][0] or mine[rank].verb == "AllReduce" for rank in odd):
-                facts = [mine[rank].fact for rank in odd]
+            of_type = any(mine[rank].verb != usual[0][0][0] for rank in odd)
+            # of two that call the same with other sizes neither is the odd one
+            if not of_type and usual[0][1] * 2 <= len(mine):
+                continue
+            if of_type or not UNEVEN.search(mine[odd[0]].verb):
+                facts = [mine[rank].fact for rank in (odd if usual[0][1] * 2 > len(mine) else mine)]
                 yield found(
                     "collective-mismatch",
                     facts,

@@ -47,6 +47,8 @@ _ERROR = re.compile(
 _WARN = re.compile(r"\bWARN(?:ING)?\b|\[W\d* |^W\d{4} ")
 # rows of tracebacks that are program text, settings, and rows of tables
 _CODE = re.compile(
+    # variables that somebody prints, unless what stands behind says more of them
+    r"^_?[A-Z][A-Z0-9_]+=(?!\S* (?:is|was|requires?|must|should|cannot|not)\b)|"
     r"^\s*(?:File \"|\^|~|raise |return |at |#\d+ |frame #\d+|from \S+ import|def |class |if |elif |except |try:|"
     r"assert |self\.|[\w.]+\([^()]*\),?$|\w+ = |export |\+ |[\w.-]+ *[:=] *(?:true|false|none|null|0|\d+)?$|--)|"
     r"Traceback \(most recent|The above exception was|During handling of"
@@ -120,6 +122,7 @@ class DecisiveLines:
         self.sink = sink
         self.shapes = shapes
         self.work = Work()
+        self._asserted = ""  # what the last row of a traceback asserts
         self._messages: dict[str, Message] = {}
         self._kept: dict[tuple[str, tuple[str | float, ...], Subject], _Kept] = {}
 
@@ -160,6 +163,10 @@ class DecisiveLines:
         guesses = _GUESSES.search(bare)
         if guesses is not None:
             bare = bare[: guesses.start()].rstrip()
+        if bare.startswith("assert "):
+            self._asserted = bare
+        elif self._asserted and bare.endswith("AssertionError"):
+            bare, self._asserted = f"{bare}: {self._asserted}", ""  # says nothing by itself
         code = _is_code(bare)
         is_trouble = has_trouble(raw.lower())
         mechanism = None if code else mechanism_of(bare)
@@ -191,6 +198,8 @@ class DecisiveLines:
     def close(self) -> bool:
         """Hand over what was kept; true where there is something."""
         until = self.work.until
+        if until:
+            self.sink.add("job.worked", until)
         for (kind, value, _), kept in self._kept.items():
             # a job that works after it went on in spite of it
             past = kept.last < until

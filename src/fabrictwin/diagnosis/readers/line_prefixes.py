@@ -17,9 +17,9 @@ COLOUR = re.compile(r"(?:\x1b|ESC|\^\[)\[[0-9;?]*[ -/]*[@-~]")
 _ONE = re.compile(
     r"(?:\[\d+,\d+\]<std(?:out|err|diag)>: ?"
     r"|\[\d+,\d+\]\s?<[\w.-]+>: ?"
-    r"|\[(?:rank|default)\d+\]: ?"
+    r"|\[(?:rank|default|trainer|worker|node)\d+(?:\|\d+)?\]: ?"
     r"|\[(?:pod|container)/[^\]\s]+\]\s"
-    r"|\([\w.:-]{1,80} (?:pid|ip)=[^)]{1,80}\) ?"
+    r"|\([\w.:-]{1,80}(?: rank=\d+)?,? (?:pid|ip)=[^)]{1,80}\) ?"
     r"|\|?\s?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,]?\d*(?:Z|[+-]\d\d:?\d\d):?\s(?:std(?:out|err)\s[FP]\s|\|\s)?"
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d{3,9}(?: [+-]\d\d:?\d\d)?\s(?!- )"
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\]\s"

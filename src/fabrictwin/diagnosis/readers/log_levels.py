@@ -14,7 +14,7 @@ from fabrictwin.diagnosis.finding import Severity
 _HEAD = 160  # of a line, in which its level stands
 _SAID = re.compile(
     # a logger's first word, behind a time or not: `WARNING 04-12 18:36 [a.py:1]`, `[2026-01-04 01] WARNING a.py`
-    r"^\W{0,3}(?:\[?[\d:.,/ TZ+-]{6,40}\]?\W{0,4})?\[?(?P<first>DEBUG|INFO|WARN(?:ING)?)\b(?![-/\w])"
+    r"^\W{0,3}(?:\d{1,6}: )?(?:\[?[\d:.,/ TZ+-]{6,40}\]?\W{0,4})?\[?(?P<first>DEBUG|INFO|WARN(?:ING)?)\b(?![-/\w])"
     r"|[-|] ?(?P<middle>DEBUG|INFO|WARN(?:ING)?) {0,4}[-|]"
     r"|\[(?P<bracketed>DEBUG|INFO|WARN(?:ING)?)\]"
     r"|^[\w.-]{1,40}: (?P<daemon>INFO|WARN(?:ING)?)\b:?"
@@ -22,19 +22,20 @@ _SAID = re.compile(
     r"|^[\d:, -]{10,30}\s(?P<ray>INFO|WARNING) \w+\.py:\d+"
     r"|(?:^|\[)(?P<glog>[IW])\d{3,4} \d\d:\d\d:\d\d|\[TRT-LLM\] \[(?P<trt>[IW])\]"
     r"|\bUCX +(?P<ucx>WARN|INFO|DIAG)\b|\(\):\d+<(?P<ofi>warn|info)>|\blevel=(?P<logfmt>info|warn(?:ing)?)\b"
-    r"|: \w*(?P<python>Warning): |^(?P<wandb>wandb): (?!ERROR)"
+    r"|: \w*(?P<python>Warning): |^(?:\d{1,6}: )?(?P<wandb>wandb): (?!ERROR)"
 )
 _WARNING = frozenset("WARNW")
 # how a program goes on in spite of what it warns of
 _GOES_ON = re.compile(
     r"\b[Ff]all(?:s|ing)? ?back\b|\bwill (?:proceed|continue|be (?:skipped|ignored|disabled|used instead))\b|"
-    r"\b[Ii]gnor(?:e|es|ed|ing)\b|[Ff]or the best performance|"
+    r"\b[Ii]gnor(?:e|es|ed|ing)\b|[Ff]or the best performance|\b[Uu]sing (?:the )?default\b|"
     r"not fully optimi[sz]ed|is deprecated"
 )
 # by one of these a job has come up, or to its end
 _DONE = re.compile(
     r"Application startup complete|Uvicorn running on|The server is fired up|\[after training is done\]|"
-    r"exits successfully|Out of bounds values\s*:\s*0 OK|\btrain_runtime\b|successfully saved checkpoint"
+    r"exits successfully|\bRESULT,[A-Z_]+,,|Out of bounds values\s*:\s*0 OK|"
+    r"\btrain_runtime\b|successfully saved checkpoint"
 )
 # a line or two of these can come from a rank that has not heard yet of another's end
 _WORK = re.compile(
@@ -43,7 +44,7 @@ _WORK = re.compile(
     r"\b(?:samples|tokens|examples)/s(?:ec)?\b|\bbusbw: +\d|:::MLLOG"
 )
 _SIGNS = (
-    b"startup complete", b"Uvicorn", b"fired up", b"training is done", b"exits succ", b"Out of bounds",
+    b"startup complete", b"Uvicorn", b"fired up", b"training is done", b"exits succ", b"RESULT,", b"Out of bounds",
     b"train_runtime", b"saved checkpoint", b"throughput", b" HTTP/", b"iteration", b"oss", b"/s", b"busbw",
     b":::MLLOG",
 )  # fmt: skip

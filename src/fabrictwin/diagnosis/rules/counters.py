@@ -101,7 +101,19 @@ def _downs(ports: Ports) -> Iterator[Finding]:
         yield from reported("link-downed", downs, "LinkDowned {1}", "0, or a few from boots", 0.5)
 
 
-_BIT_ERRORS = ("SymbolError", "LinkErrorRecovery", "LocalLinkIntegrityErrors", "rx_pcs_symbol_err_phy")
+_BIT_ERRORS = ("SymbolError", "LinkErrorRecovery", "LocalLinkIntegrityErrors")
+# of Ethernet ports, by driver: after correction, so that each is a lost packet
+_BAD_FRAMES = (
+    "rx_pcs_symbol_err_phy",
+    "rx_symbol_err_phy",
+    "rx_crc_errors_phy",
+    "rx_crc_errors",
+    "rx_crc_errors.nic",
+    "port.rx_crc_errors",
+    "rx_fcs_err_frames",
+    "rx_fcs_errors",
+)
+FEW_ERRORS = 10  # from which infiniband-diags' file of thresholds would have a port told of
 _DETAILS = (
     "PortLocalPhysicalErrors",
     "PortMalformedPktErrors",
@@ -121,6 +133,8 @@ def _errors(ports: Ports) -> Iterator[Finding]:
             limit = {"LinkErrorRecovery": 5, "LocalLinkIntegrityErrors": 4}.get(name, MANY_ERRORS)
             if name in row and _value(row, name) >= limit and _shared(ports, name) is None:
                 bad.append(row[name])
+        frames = [row[name] for name in _BAD_FRAMES if _value(row, name) >= MANY_ERRORS]
+        bad += [fact for fact in frames if not _is_rare(row, fact)]
     full = any(int(fact.parts[1] or 0) >= SATURATED_16 for fact in bad)  # counted to their end
     yield from reported("link-errors", [*_worst(bad), *bad], "{0} {1}", "0", 0.9 if full else 0.85)
     received = [row["PortRcvErrors"] for row in ports.values() if _value(row, "PortRcvErrors") >= MANY_ERRORS]
@@ -129,6 +143,22 @@ def _errors(ports: Ports) -> Iterator[Finding]:
     details = [row[name] for row in ports.values() for name in _DETAILS if _value(row, name) >= MANY_ERRORS]
     worst = _worst([*received, *details])
     yield from reported("receive-errors", [*worst, *details, *received], "{0} {1}", "0", 0.8)
+    some = [
+        row[name]
+        for row in ports.values()
+        for name in ("SymbolError", "LinkErrorRecovery")
+        if _value(row, name) >= FEW_ERRORS and _shared(ports, name) is None
+    ]
+    if some and not bad:
+        yield from reported(
+            "link-errors",
+            [*_worst(some), *some],
+            "{0} {1}",
+            "0, or a few from when the cable was plugged",
+            0.45,
+            severity=Severity.QUESTION,
+            collect="perfquery -x of the port twice, some minutes apart: does it still count?",
+        )
 
 
 _LOST = (
@@ -137,6 +167,7 @@ _LOST = (
     "out_of_sequence",
     "roce_adp_retrans_to",
     "implied_nak_seq_err",
+    "req_transport_retries_exceeded",
 )
 
 
@@ -148,6 +179,7 @@ _PACKETS = (
     "PortXmitPkts",
     "rx_packets_phy",
     "tx_packets_phy",
+    "rx_packets",
     "rx_vport_rdma_unicast_packets",
     "tx_vport_rdma_unicast_packets",
 )
@@ -180,6 +212,21 @@ def roce(case: Case) -> Iterator[Finding]:
             severity=Severity.QUESTION,
             collect="ethtool -S and hw_counters of both ends twice, a minute apart; is adaptive routing on?",
         )
+    unready = [
+        row[name]
+        for row in ports.values()
+        for name, least in (("rnr_nak_retry_err", MANY_ERRORS), ("req_rnr_retries_exceeded", 1))
+        if _value(row, name) >= least and not _is_rare(row, row[name])
+    ]
+    yield from reported(
+        "receiver-not-ready",
+        unready,
+        "{0} {1}",
+        "0: a receiver posts buffers before its sender sends",
+        0.35,
+        severity=Severity.QUESTION,
+        collect="hw_counters of both ends twice, a minute apart, while the job runs",
+    )
     for row in ports.values():
         yield from _buffers(row)
         yield from _control(row, ports)

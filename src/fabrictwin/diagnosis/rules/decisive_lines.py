@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from fabrictwin.diagnosis.case import Case
@@ -13,7 +14,10 @@ from fabrictwin.diagnosis.readers.log_levels import is_survived, level_of
 
 LATER = 0.02  # less sure for each cause that stands before, as far as it goes
 MOST_LATER = 5
+LIKELY = 0.8  # less sure, what a job survived is no fault of it
 AREA = 0.51  # below, a mechanism tells whose program failed, and no more
+# by which a watchdog ends its process
+_ABORT = re.compile(r"\bAborted\b|SIGABRT|[Ss]ignal:? (?:6|15)\b|exit ?code\s*:?\s*(?:-6|134)\b")
 _UNKNOWN = {"fatal": 0.3, "error": 0.2, "warning": 0.1}
 ASK = "the whole output of that rank from a minute before this line; NCCL_DEBUG=INFO; dmesg of its host"
 
@@ -26,6 +30,8 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
     explained = {place for one in named if "*" not in one.cause.follows for place in one.evidence}
     by_cause: dict[str, list[Fact]] = {}
     known = sorted(case.of("line.known"), key=_when)
+    if case.of("watchdog"):
+        known = [one for one in known if one.parts[0] != "rank-died" or not _ABORT.search(str(one.parts[1]))]
     alone = already | {str(fact.parts[0]) for fact in known if not fact.parts[5]}
     for fact in known:
         if fact.parts[5] and alone.isdisjoint(str(fact.parts[5]).split()):
@@ -51,7 +57,7 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
         if not ended and level_of(str(telling.parts[1])) == Severity.WARNING:
             severity = min(severity, Severity.WARNING)  # the program went on
         if not live:
-            mild = level_of(str(telling.parts[1])) is not None
+            mild = level_of(str(telling.parts[1])) is not None or _sure(telling) < LIKELY
             severity = Severity.WARNING if severity == Severity.ERROR and not mild else Severity.NOTE
         yield found(
             name,

@@ -61,6 +61,8 @@ def warnings(case: Case) -> Iterator[Finding]:
         if name and (name != "nccl-warning" or fact.kind == "nccl.warn"):
             by_cause.setdefault(name, []).append(fact)
     hosts = set(case.evidence.hosts())
+    until = {fact.place.file: int(fact.number) for fact in case.of("job.worked")}
+    ended = bool(case.of("job.failed", "job.exit", "job.killed", "watchdog"))
     for position, (name, facts) in enumerate(by_cause.items()):
         mine = {fact.subject.host for fact in facts} - {""}
         where = "all hosts: a setting or the fabric" if len(hosts) > 1 and mine == hosts else ""
@@ -75,6 +77,9 @@ def warnings(case: Case) -> Iterator[Finding]:
         severity = _severity(facts)
         if name == "peer-closed" and not set(by_cause) - _VAGUE:
             severity = Severity.QUESTION
+        # what a job worked after did not end it; ranks that close warn so while others still write results
+        if not ended and all(fact.place.line < until.get(fact.place.file, 0) for fact in facts):
+            severity = Severity.NOTE if confidence < SURE else Severity.WARNING
         yield found(
             name,
             facts,

@@ -17,13 +17,22 @@ def _last(case: Case, kind: str) -> dict[Subject, Fact]:
     return {fact.subject: fact for fact in case.of(kind)}
 
 
+def _plain(fact: Fact) -> str:
+    """A physical state without what sets the tools' spellings apart: LinkUp of ibstat, LINK_UP of rdma."""
+    return fact.text.lower().replace("_", "")
+
+
+# by ibstat, by rdma, by the kernel's files
+_TRYING = ("polling", "sleep", "linkerrorrecovery", "linkerrorrecover", "portconfigurationtraining", "phytest")
+
+
 def states(case: Case) -> Iterator[Finding]:
     """Ports without link, or without a subnet manager."""
     state, physical = _last(case, "hca.state"), _last(case, "hca.physical")
     layer, lid = _last(case, "hca.layer"), _last(case, "hca.sm-lid")
     up = [about for about, fact in state.items() if fact.text.startswith("Active")]
     ethernet = {about for about, fact in layer.items() if "ethernet" in fact.text.lower()}
-    linked = {about for about, fact in physical.items() if fact.text.lower() == "linkup"}
+    linked = {about for about, fact in physical.items() if _plain(fact) == "linkup"}
     # a virtual function that no manager has set up stays down on a link that is trained
     unmanaged = ("init", "down")
     no_manager = [
@@ -50,12 +59,7 @@ def states(case: Case) -> Iterator[Finding]:
         "a GUID that the host gave the function",
         0.88,
     )
-    trying = [
-        fact
-        for fact in down
-        if fact.subject in physical
-        and physical[fact.subject].text.lower() in ("polling", "linkerrorrecovery", "sleep")
-    ]
+    trying = [fact for fact in down if fact.subject in physical and _plain(physical[fact.subject]) in _TRYING]
     used = {fact.subject.device for fact in case.of("bench.gpu")}
     if trying or (down and not up):
         facts = trying or down

@@ -15,6 +15,7 @@ from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import found, reported
 
 MANY_DROPS = 100
+PART_DROPPED = 0.01  # of what a port took: more than stray packets
 USUAL_LOSSLESS = (3, 4)  # SONiC's qos_config.j2, where no configuration is at hand
 
 
@@ -99,13 +100,16 @@ def _port_drops(row: dict[str, Fact]) -> Iterator[Finding]:
     dropped = row.get("sonic_rx_drp")
     pauses = [fact for name, fact in row.items() if name.startswith("tx_prio") and name.endswith("_pause")]
     if dropped is not None and int(dropped.parts[1] or 0) >= MANY_DROPS:
+        taken = row.get("sonic_rx_ok")
+        many = taken is not None and int(dropped.parts[1] or 0) > PART_DROPPED * int(taken.parts[1] or 0)
         yield found(
             "headroom" if pauses else "discards",
             [dropped, *pauses],
             f"RX_DRP {dropped.parts[1]}" + (" although the port sends pause frames" if pauses else ""),
             "0 on a lossless port",
-            0.8 if pauses else 0.4,
-            severity=None if pauses else Severity.NOTE,
+            0.8 if pauses else 0.45 if many else 0.4,
+            severity=None if pauses else Severity.QUESTION if many else Severity.NOTE,
+            collect="show interfaces counters rif, show dropcounters, twice" if many and not pauses else "",
         )
     for name, least in (("sonic_fec_uncorr", 1_000), ("sonic_rx_err", MANY_DROPS)):
         bad = row.get(name)

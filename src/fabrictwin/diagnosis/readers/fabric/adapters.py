@@ -16,7 +16,10 @@ OPENS_IBSTATUS = r"^Infiniband device '\S+' port \d+ status:|\w+ port \d+(?: \(\
 OPENS_DEVINFO = r"^hca_id:\s+\S+"
 OPENS_DEVICES = r"^\s*device\s+node GUID\s*$"
 OPENS_GIDS = r"^DEV\s+PORT\s+INDEX\s+GID\s+IPv4|^[\w.]+\s+\d+\s+\d+\s+[0-9a-f]{4}:[0-9a-f:]{34}\s"
-OPENS_SWITCH = r"^(?:Switch-?IB|Quantum|[\w-]+) .*Mellanox Technologies|^part number\s+\|"
+OPENS_SWITCH = (
+    r"^(?:Switch-?IB|Quantum|[\w-]+) .*Mellanox Technologies|^part number\s+\||"
+    r"^psu\d\.(?:status|dc|fan|power|temp)\b[^:|]{0,12}:|^fans\s*: \w+\s*$"  # -o status
+)
 OPENS_SYSFS = (
     r"^\S*/sys/class/(?:infiniband|net)/\S+|"
     r"^(?:\./)?(?:infiniband/)?(?:mlx|ib|roce|rdmap|hfi|irdma|bnxt)[\w.]*/ports/\d+/"
@@ -184,6 +187,9 @@ class SwitchInfo(LineReader):
         if not bare or set(bare) <= set("=-"):
             return True
         name, bar, value = (part.strip() for part in bare.partition("|"))
+        if not bar and re.match(r"psu\d|fan|temp|uptime", bare):  # as `-o status` and `-o vitals` have it
+            name, bar, value = (part.strip() for part in bare.partition(":"))
+            name += " status" if re.search(r"\.(?:dc|fan)$|^fans$", name) else ""
         if not bar:
             failed = re.search(r"(?i)\b(error|failed|cannot|unable)\b", bare)
             if failed is not None:

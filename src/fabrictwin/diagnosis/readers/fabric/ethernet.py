@@ -11,7 +11,11 @@ import re
 from fabrictwin.diagnosis.evidence import Sink, Subject
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
+_TYPED = (
+    r"(?:\S{1,60}[:~ ][^#$]{0,40}\]?)?[#$] ?(?:sudo )?ethtool (?:-[Sm] |--statistics )?([a-z][\w.-]+)(?: ?\||$)"
+)
 OPENS_ETHTOOL = (
+    rf"^{_TYPED}|"
     r"^NIC statistics:|^Settings for \S+:|^Statistics for \S+:|^\s*(?:[rt]x_[a-z0-9_]+|"
     r"out_of_(?:sequence|buffer)|packet_seq_err|local_ack_timeout_err|np_\w+|rp_\w+|rnr_nak_retry_err|"
     r"roce_\w+|link_down_events_phy): \d+\s*(?:[^\w\s].*)?$|^\s*Identifier\s+: 0x[0-9a-f]{2} \("
@@ -31,7 +35,7 @@ class Ethtool(LineReader):
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
         bare = text.strip()
-        head = re.match(r"(?:Settings|Statistics) for (\S+?):", bare)
+        head = re.match(r"(?:Settings|Statistics) for (\S+?):", bare) or re.match(_TYPED, bare)
         if head is not None:
             self._interface, self._able = head[1], 0
             return True
@@ -130,21 +134,32 @@ class Dcb(LineReader):
 class Rdma(LineReader):
     """Reads `rdma link` and `rdma statistic`."""
 
+    _about = Subject()
+
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
-        found = re.match(r"(?:\d+/\d+: |link )([\w.-]+)/(\d+):? (.*)$", text.strip())
+        bare = text.strip()
+        found = re.match(r"(?:\d+/\d+: |link )([\w.-]+)/(\d+):?(?: (.*))?$", bare)
         if found is None:
-            return not text.strip()
-        about = Subject(device=found[1], port=found[2])
-        state = re.search(r"state (\w+)", found[3])
-        physical = re.search(r"physical_state (\w+)", found[3])
+            if not re.fullmatch(r"(?:\w+ \d{1,20}\s*)+", bare):
+                return not bare
+            self._count(bare)  # of a port above, as `rdma -p` has it
+            return True
+        about = self._about = Subject(device=found[1], port=found[2])
+        state = re.search(r"state (\w+)", found[3] or "")
+        physical = re.search(r"physical_state (\w+)", found[3] or "")
         if state is not None:
             self.sink.add("hca.state", state[1].capitalize(), about)
             if physical is not None:
                 self.sink.add("hca.physical", physical[1], about)
+            if "subnet_prefix" in bare:  # of InfiniBand alone
+                self.sink.add("hca.layer", "InfiniBand", about)
             return True
         self.sink.add("port.counter", ("Read", 0), about)
-        for name, value in re.findall(r"(\w+) (\d{1,20})", found[3]):
-            if int(value):
-                self.sink.add("port.counter", (name, int(value)), about)
+        self._count(found[3] or "")
         return True
+
+    def _count(self, text: str) -> None:
+        for name, value in re.findall(r"(\w+) (\d{1,20})", text):
+            if int(value):
+                self.sink.add("port.counter", (name, int(value)), self._about)

@@ -8,9 +8,14 @@ from fabrictwin.diagnosis.evidence import Subject
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = r"^\s*\"?(?:Operational|Module|Physical Counters and BER) Info\"?\s*(?::\s*\{\s*)?$|\bmlxlink -d \S+"
-_HEADS = re.compile(
-    r"-+$|(?:Operational|Supported|Troubleshooting|Tool|Module|PCIe Operational|Physical Counters and BER) Info"
-)
+_HEADS = re.compile(r"-+$|[A-Z][\w &/()-]{2,60} (?:Info|Counters|Status|Errors|Settings|Data)$")
+_COUNTS = {
+    "Symbol Errors": "SymbolError",
+    "Link Down Counter": "LinkDowned",
+    "Link Down Events": "LinkDowned",
+    "Link Error Recovery": "LinkErrorRecovery",
+    "Link Error Recovery Counter": "LinkErrorRecovery",
+}
 _RATE = re.compile(r"\d{1,3}E-\d{1,3}")
 # what each lane reads, and between which bounds the module calls it good
 _LANES = re.compile(r"([-\d.,NAa/ ]+?)\s*\[(-?[\d.]+) ?\.\. ?(-?[\d.]+)\]$")
@@ -39,8 +44,8 @@ class Mlxlink(LineReader):
             self.sink.add("mlxlink.state", (name, value), about)
         elif name == "Recommendation":
             self.sink.add("mlxlink.advice", value[:160], about)
-        elif name == "Link Down Counter" and value.isdigit():
-            self.sink.add("port.counter", ("LinkDowned", int(value[:12])), about)
+        elif name in _COUNTS and value.isdigit() and int(value):
+            self.sink.add("port.counter", (_COUNTS[name], int(value[:12])), about)
         elif name == "Effective Physical BER" and _RATE.fullmatch(value):
             self.sink.add("mlxlink.errors", float(value), about)
         elif name.startswith(("Rx Power", "Tx Power", "Temperature", "Voltage", "Bias")):

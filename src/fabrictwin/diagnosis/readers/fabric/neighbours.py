@@ -11,7 +11,7 @@ import re
 from fabrictwin.diagnosis.evidence import Subject
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
-OPENS_SUMMARY = r"^\s*Neighbor\s+V\s+AS\s+MsgRcvd"
+OPENS_SUMMARY = r"^\s*Neighbh?or\s+V\s+AS\s+MsgRcvd"
 OPENS_NEIGHBOUR = (
     r"^BGP neighbor(?: on \S+| is)|^BFD Peers?:\s*$|^Session Id\s+LocalAddress|"
     r"^Peer Addr\s+Interface\s+Vrf\s+State"
@@ -29,7 +29,7 @@ class BgpSummary(LineReader):
     def line(self, text: str) -> bool:
         """Take a line; False after the table."""
         words = text.split()
-        if words[:3] == ["Neighbor", "V", "AS"]:
+        if words[1:3] == ["V", "AS"]:  # SONiC spelled the first name Neighbhor for years
             self._state = words.index("State/PfxRcd") if "State/PfxRcd" in words else 0
             return True
         if not self._state or len(words) <= self._state or words[1] not in ("4", "6"):

@@ -17,7 +17,7 @@ from fabrictwin.diagnosis.readers.line_reader import LineReader
 OPENS = (
     r"^\s*Port (?:Rx|Tx)\s+PFC0|^\s*(?:admin@\S+\s*)?\$ show |^\s*Pool: \w+\s*$|^\s*Profile: \w+\s*$|"
     r"^\s*QUEUE\s+STATUS\s+STORM DETECTED|^\s*PORT\s+ACTION\s+DETECTION|"
-    r"^\s*IFACE\s+STATE\s+(?:RX_OK|FEC_CORR|RX_ERR)|"
+    r"^\s*(?:IFACE|Iface)\s+(?:STATE\s+(?:RX_OK|FEC_CORR|RX_ERR)|RX_OK)|"
     r"^\s*Interface\s+(?:Lanes\s+Speed|Lossless priorities|Oper\s+Admin|LT Oper)|^\s*Port\s+TxQ\s+Counter|"
     r"^Ingress PG dropped packets|^\s*Port\s+(?:Error Status|Presence)\s*$|^\s*No\.\s+Team Dev\s+Protocol|"
     r"^\s*PSU\s+Model\s+Serial|^\s*Drawer\s+LED\s+FAN|^\s*Sensor\s+\w+\s+High TH|"
@@ -30,6 +30,7 @@ _RULER = re.compile(r"\s*-{2,}(?:\s+-{2,})+\s*$")
 _PORT = re.compile(r"(?:Ethernet|PortChannel)[\w-]*\d")
 MOST_CELL = 60
 _NO_FAULT = r"(?i)(?:ok|n/a|unplugged|not supported)?$"  # what a port's module says where it is well or absent
+_COUNTED = ("RX_OK", "RX_ERR", "RX_DRP", "RX_DROPS", "RX_OVR", "TX_ERR", "TX_DRP", "TX_OVR", "FEC_UNCORR")
 _PARTS = ("PSU", "DRAWER", "FAN", "SENSOR", "NAME")  # first columns of `show platform` and of a chassis' modules
 
 
@@ -161,7 +162,17 @@ class Sonic(LineReader):
 
     def _counters(self, row: Mapping[str, str], about: Subject) -> None:
         self.sink.add("port.counter", ("Read", 0), about)
-        for name in ("RX_ERR", "RX_DRP", "RX_DROPS", "RX_OVR", "TX_ERR", "TX_DRP", "TX_OVR", "FEC_UNCORR"):
+        for name in (
+            "RX_OK",
+            "RX_ERR",
+            "RX_DRP",
+            "RX_DROPS",
+            "RX_OVR",
+            "TX_ERR",
+            "TX_DRP",
+            "TX_OVR",
+            "FEC_UNCORR",
+        ):
             count = _count(row.get(name, ""))
             if count:
                 label = f"sonic_{name.lower().replace('drops', 'drp')}"

@@ -130,7 +130,8 @@ class NcclTests(LineReader):
         test, size, rate = self._best
         if size and self._hosts:
             self.sink.add(
-                "bench.run", (f"{self.sink.file}:{self.sink.number}", test, size, rate, *sorted(self._hosts))
+                "bench.run",
+                (f"{self.sink.file}:{self.sink.number}", test, size, rate, self.ranks, *sorted(self._hosts)),
             )
         self._hosts, self._best = {}, ("", 0, 0.0)
 

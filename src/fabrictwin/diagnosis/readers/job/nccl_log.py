@@ -358,21 +358,43 @@ class NcclLog(LineReader):
         said.append((self.sink.number, message))
 
     def _last_calls(self) -> dict[tuple[str, int, str], dict[int, tuple[str, int, int, Place]]]:
-        """The last calls of each rank in communicators of each size, by number."""
+        """The last calls of each rank in communicators of each size, by number.
+
+        Left out are numbers that a rank calls by more than once (calls of a group, and all on one host from 2.27
+        have one number), and sizes of which a process has several communicators.
+        """
         calls: dict[tuple[str, int, str], dict[int, tuple[str, int, int, Place]]] = {}
+        twice: set[tuple[str, int, str, int]] = set()
+        pointers: dict[tuple[str, str, str], set[str]] = {}
+        ranks_of = self._ranks_of_callers()
         for (host, pid, pointer, thread_rank), said in self._said.items():
-            rank = self._processes.get((host, pid, pointer), thread_rank)
+            rank = ranks_of.get((host, pid, pointer, thread_rank), -1)
             for number, message in said if rank >= 0 else ():
                 found = _CALL.match(message)
                 if found is None:
                     continue
                 verb, operation, count, datatype, _, _, _, ranks = found.groups()
+                pointers.setdefault((host, pid, ranks), set()).add(pointer)
                 place = Place(self.sink.file, number, message[:160])
                 mine = calls.setdefault((host, rank, ranks), {})
-                known = mine.get(int(operation, 16))
-                if known is None or known[3].line < number:
-                    mine[int(operation, 16)] = (verb, int(count), int(datatype), place)
-        return calls
+                if int(operation, 16) in mine:
+                    twice.add((host, rank, ranks, int(operation, 16)))
+                mine[int(operation, 16)] = (verb, int(count), int(datatype), place)
+        for host, rank, ranks, operation_number in twice:
+            del calls[host, rank, ranks][operation_number]
+        several = {ranks for (_, _, ranks), own in pointers.items() if len(own) > 1}
+        return {key: mine for key, mine in calls.items() if key[2] not in several}
+
+    def _ranks_of_callers(self) -> dict[tuple[str, str, str, int], int]:
+        """Return the rank of each process and communicator; of one host whose log names none, its device."""
+        known = {
+            key: self._processes.get((key[0], key[1], key[2]), key[3]) for key in self._said
+        }  # host, process, communicator, rank of the thread
+        if any(rank >= 0 for rank in known.values()) or len({key[0] for key in known}) > 1:
+            return known
+        devices = {(thread.host, thread.pid): thread.device for thread in self._threads.values()}
+        own = {key: devices.get((key[0], key[1]), "") for key in known}
+        return {key: int(device) if device.isdigit() else -1 for key, device in own.items()}
 
     def _rare(self, thread: Thread, message: str) -> None:
         """Take messages whose first word differs from line to line."""
