@@ -37,7 +37,7 @@ def schemas_of(folder: Path) -> Schemas:
         except yaml.YAMLError:
             continue  # a chart's template is no YAML
         for one in documents:
-            if isinstance(one, dict) and one.get("kind") == "CustomResourceDefinition":
+            if isinstance(one, dict) and one.get("kind") == "CustomResourceDefinition" and "spec" in one:
                 for version in one["spec"]["versions"]:
                     name = f"{one['spec']['group']}/{version['name']}", one["spec"]["names"]["kind"]
                     found[name] = version["schema"]["openAPIV3Schema"]

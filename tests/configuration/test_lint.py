@@ -229,7 +229,7 @@ NVUE = {  # what stands in a switch's script, what stands there instead, the rul
     "max below min": ("max-threshold 2097152", "max-threshold 1000", "ecn-order"),
     "profile reference": ("qos pfc profile pfc-400g-3m", "qos pfc profile gone", "reference-missing"),
     "MTU 1500": ("link mtu 9100", "link mtu 1500", "mtu-small"),
-    "small headroom": ("xoff-threshold 227328", "xoff-threshold 100000", "headroom-too-small"),
+    "small headroom": ("xoff-threshold 19456", "xoff-threshold 190000", "headroom-too-small"),
     "no watchdog": ("pfc-watchdog state enable", "pfc-watchdog state disable", "watchdog-missing"),
 }
 

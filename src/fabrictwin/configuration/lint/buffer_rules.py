@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fabrictwin import catalog
-from fabrictwin.configuration.headroom.spectrum import Traffic
+from fabrictwin.configuration.headroom.spectrum import LIGHT_M_PER_S, Traffic
 from fabrictwin.configuration.lint.findings import Finding
 from fabrictwin.configuration.model.cluster import Configuration
 from fabrictwin.configuration.model.switches import Group, Port, Switch
@@ -13,6 +13,8 @@ from fabrictwin.configuration.policy.chips import BUFFER_OF_BOX, headroom_of
 from fabrictwin.configuration.policy.switch_policy import pause_threshold, reserved_bytes
 
 LARGEST_ALPHA = 3
+LOSSLESS_MTU = 1024  # SONiC's, where a configuration says none
+TIGHT = "small packets, or those of a peer as slow as the standard allows, are dropped after the pause was sent"
 
 
 def buffer_bytes(switch: Switch) -> int | None:
@@ -26,7 +28,7 @@ def needed_headroom(switch: Switch, port: Port) -> int | None:
     if not port.link.speed_bps or port.link.cable_m is None:
         return None
     traffic = Traffic(
-        lossless_mtu_bytes=switch.buffers.lossless_mtu_bytes or 1024,
+        lossless_mtu_bytes=switch.buffers.lossless_mtu_bytes or LOSSLESS_MTU,
         small_packet_percent=100
         if switch.buffers.small_packet_percent is None
         else switch.buffers.small_packet_percent,
@@ -36,21 +38,39 @@ def needed_headroom(switch: Switch, port: Port) -> int | None:
     return None if room is None else room.xoff_bytes
 
 
+def least_headroom(port: Port) -> int:
+    """Return what comes after a pause even if the peer obeys at once.
+
+    That is what the cable holds, a frame of the port's in the pause's way, and one of the peer's lossless frames.
+    """
+    on_cable = 2 * (port.link.cable_m or 0) * port.link.speed_bps // (8 * LIGHT_M_PER_S)
+    return on_cable + (port.link.mtu_bytes or 9100) + LOSSLESS_MTU
+
+
 def headroom(configuration: Configuration) -> Iterator[Finding]:
-    """Headroom holds what still comes after a pause."""
+    """Headroom holds what still comes after a pause.
+
+    Less than the formula's worst case, smallest packets from the slowest peer, is an error where a configuration
+    says which packets it was reckoned for. Tables that vendors ship assume less: there it is a warning.
+    """
     for switch in configuration.switches.values():
+        declared = switch.buffers.small_packet_percent is not None
+        seen: set[object] = set()
         for port in switch.ports.values():
             needed = needed_headroom(switch, port)
             for number, group in port.qos.groups.items():
-                if not group.lossless or needed is None or (group.xoff_bytes or 0) >= needed:
+                key = (group.profile, group.xoff_bytes, needed)
+                if not group.lossless or needed is None or (group.xoff_bytes or 0) >= needed or key in seen:
                     continue
+                seen.add(key)
+                surely = declared or (group.xoff_bytes or 0) < least_headroom(port)
                 yield Finding(
                     "headroom-too-small",
-                    "error",
+                    "error" if surely else "warning",
                     f"{switch.name}/{port.name} priority {number}",
                     f"xoff {group.xoff_bytes}",
                     f"at least {needed} for {port.link.speed_bps // 10**9} Gb/s and {port.link.cable_m} m",
-                    "packets are dropped after the pause was sent",
+                    "packets are dropped after the pause was sent" if surely else TIGHT,
                     switch.file,
                     f"set xoff of {group.profile} to {needed}",
                 )
@@ -102,7 +122,9 @@ def _group(switch: Switch, port: Port, number: int, group: Group) -> Iterator[Fi
             "one port takes nearly the whole pool before it pauses",
             switch.file,
         )
-    if group.xon_bytes and group.size_bytes < (group.xoff_bytes or 0) and not _pool_xoff(switch, group):
+    # a chip of Broadcom takes headroom beyond a group's size, and its profiles tell by xon_offset
+    inside = switch.box.chip.startswith("spectrum") or (not switch.box.chip and group.xon_offset_bytes is None)
+    if inside and group.size_bytes < (group.xoff_bytes or 0) and not _pool_xoff(switch, group):
         yield Finding(
             "headroom-outside-group",
             "error",
@@ -139,6 +161,11 @@ def pools(configuration: Configuration) -> Iterator[Finding]:
             yield from _one_pool(switch, name, lossless, buffer, reserved)
 
 
+def _groups_of(switch: Switch, pool: str) -> Iterator[Group]:
+    for port in switch.ports.values():
+        yield from (group for group in port.qos.groups.values() if group.pool == pool)
+
+
 def _one_pool(
     switch: Switch, name: str, lossless: list[Group], buffer: int | None, reserved: int
 ) -> Iterator[Finding]:
@@ -148,7 +175,7 @@ def _one_pool(
     if pool.xoff_bytes and asked > pool.xoff_bytes * ratio:
         yield Finding(
             "headroom-beyond-pool",
-            "error",
+            "warning" if switch.buffers.over_subscribe is None else "error",
             f"{switch.name} {name}",
             f"{asked} bytes of xoff in all groups",
             f"at most {pool.xoff_bytes * ratio} (the pool's xoff, {ratio} times)",
@@ -167,7 +194,8 @@ def _one_pool(
                 "thresholds are reckoned with room that does not exist: pauses come too late",
                 switch.file,
             )
-    if pool.size_bytes == 0:
+    used = any(g.lossless or g.dynamic_th is not None for g in _groups_of(switch, name))
+    if pool.size_bytes == 0 and used:  # profiles of ports that are not in use have pools of nothing
         yield Finding(
             "pool-empty",
             "error",

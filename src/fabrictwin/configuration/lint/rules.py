@@ -9,6 +9,7 @@ from fabrictwin.configuration.lint import (
     buffer_rules,
     host_rules,
     link_rules,
+    manifest_rules,
     subnet_rules,
     switch_rules,
 )
@@ -42,7 +43,7 @@ RULES: tuple[Rule, ...] = (
     subnet_rules.partitions,
     subnet_rules.policy,
     subnet_rules.scheduler,
-    subnet_rules.manifests,
+    manifest_rules.manifests,
 )
 _EFFECT = {
     "range": ("value-range", "a value that it takes", "the value is refused, or means something else"),

@@ -1,13 +1,11 @@
-"""Rules about a subnet manager's files, Slurm's topology and Kubernetes manifests."""
+"""Rules about a subnet manager's files and Slurm's topology."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 from fabrictwin.base.errors import did_you_mean
-from fabrictwin.base.whole_numbers import read_json, whole_or_none
+from fabrictwin.base.whole_numbers import whole_or_none
 from fabrictwin.configuration.lint.findings import Finding
 from fabrictwin.configuration.model.cluster import Configuration, Slurm
 from fabrictwin.configuration.model.subnet import PartitionLine, Subnet
@@ -279,60 +277,3 @@ def _tree(slurm: Slurm, names: set[str], owner: dict[str, str]) -> Iterator[Find
             "the node is taken for farthest away",
             slurm.file,
         )
-
-
-def manifests(configuration: Configuration) -> Iterator[Finding]:
-    """Pods ask for what plugins give, and may lock memory."""
-    given = set()
-    for manifest in configuration.manifests:
-        if manifest.get("kind") == "NicClusterPolicy":
-            given |= _resources(manifest)
-    for manifest in configuration.manifests:
-        spec = manifest.get("spec")
-        if manifest.get("kind") != "Pod" or not isinstance(spec, dict):
-            continue
-        for container in spec.get("containers") or ():
-            if isinstance(container, dict):
-                yield from _container(manifest, container, given)
-
-
-def _resources(policy: Any) -> set[str]:
-    spec = policy.get("spec")
-    plugin = spec.get("rdmaSharedDevicePlugin") if isinstance(spec, dict) else None
-    text = plugin.get("config") if isinstance(plugin, dict) else None
-    try:
-        data = read_json(text) if isinstance(text, str) else {}
-    except (json.JSONDecodeError, ValueError):
-        return set()
-    listed = data.get("configList") if isinstance(data, dict) else None
-    return {f"rdma/{row.get('resourceName')}" for row in listed or () if isinstance(row, dict)}
-
-
-def _container(pod: Any, container: dict[str, Any], given: set[str]) -> Iterator[Finding]:
-    meta = pod.get("metadata")
-    name = str(meta.get("name", ""))[:60] if isinstance(meta, dict) else ""
-    context = container.get("securityContext")
-    capabilities = context.get("capabilities") if isinstance(context, dict) else None
-    added = capabilities.get("add") if isinstance(capabilities, dict) else None
-    resources = container.get("resources")
-    limits = resources.get("limits") if isinstance(resources, dict) else None
-    asked = [str(key) for key in limits if str(key).startswith("rdma/")] if isinstance(limits, dict) else []
-    if asked and "IPC_LOCK" not in (added if isinstance(added, list) else ()):
-        yield Finding(
-            "pod-memlock",
-            "error",
-            f"pod {name}",
-            "RDMA without the capability IPC_LOCK",
-            "IPC_LOCK",
-            "registering memory fails",
-        )
-    for resource in asked:
-        if given and resource not in given:
-            yield Finding(
-                "pod-resource",
-                "error",
-                f"pod {name}",
-                resource[:80],
-                f"one of {', '.join(sorted(given))}",
-                "the pod is never scheduled",
-            )

@@ -47,7 +47,7 @@ def classes(configuration: Configuration) -> Iterator[Finding]:
     for switch in configuration.switches.values():
         seen: set[object] = set()
         for port in switch.ports.values():
-            headrooms = frozenset(n for n, group in port.qos.groups.items() if group.lossless)
+            headrooms = frozenset(n for n, group in port.qos.groups.items() if group.lossless or group.derived)
             key = (port.qos.trust, port.qos.pfc, headrooms, id(port.qos.maps), port.qos.pfc_receives)
             if key in seen:
                 continue
@@ -58,10 +58,21 @@ def classes(configuration: Configuration) -> Iterator[Finding]:
                 yield from _trusted(switch, port)
 
 
+def _makes_groups(switch: Switch, port: Port) -> bool:
+    """Return true where the switch makes a port's lossless groups itself, or the file need not tell them.
+
+    SONiC's buffer manager makes those of pfc_enable from the cable's length where a configuration gives none.
+    """
+    if switch.box.os == "nvue":
+        return not port.qos.groups
+    given = any(g.lossless or g.derived for each in switch.ports.values() for g in each.qos.groups.values())
+    return switch.partial or (not given and port.link.cable_m is not None)
+
+
 def _lossless(switch: Switch, port: Port, headrooms: frozenset[int]) -> Iterator[Finding]:
     where = f"{switch.name}/{port.name}"
     pfc = port.qos.pfc or frozenset()
-    if port.qos.pfc is None and headrooms:
+    if port.qos.pfc is None and headrooms and any(each.qos.pfc is not None for each in switch.ports.values()):
         yield Finding(
             "qos-map-missing",
             "error",
@@ -71,7 +82,8 @@ def _lossless(switch: Switch, port: Port, headrooms: frozenset[int]) -> Iterator
             "packets are not classified: RoCE is in the lossy class and is dropped",
             switch.file,
         )
-    for priority in sorted(headrooms - pfc) if port.qos.pfc is not None else ():
+    said = frozenset(number for number in headrooms if port.qos.groups[number].lossless)
+    for priority in sorted(said - pfc) if port.qos.pfc is not None else ():
         yield Finding(
             "pfc-missing",
             "error",
@@ -82,7 +94,7 @@ def _lossless(switch: Switch, port: Port, headrooms: frozenset[int]) -> Iterator
             switch.file,
             f"add {priority} to pfc_enable of {port.name}",
         )
-    for priority in sorted(pfc - headrooms) if port.qos.groups or switch.box.os == "sonic" else ():
+    for priority in sorted(pfc - headrooms) if pfc - headrooms and not _makes_groups(switch, port) else ():
         yield Finding(
             "pfc-without-headroom",
             "error",
@@ -120,7 +132,7 @@ def _mapped(switch: Switch, port: Port) -> Iterator[Finding]:
     maps = port.qos.maps
     for priority in sorted(port.qos.pfc or ()):
         carried = sorted(dscp for dscp, tc in maps.dscp_to_tc.items() if tc == priority)
-        if not carried and port.qos.trust == "dscp":
+        if not carried and port.qos.trust == "dscp" and (maps.dscp_to_tc or not switch.partial):
             yield Finding(
                 "dscp-unmapped",
                 "error",
@@ -209,18 +221,19 @@ def _trusted(switch: Switch, port: Port) -> Iterator[Finding]:
 def watchdogs(configuration: Configuration) -> Iterator[Finding]:
     """A port that can be paused is watched."""
     for switch in configuration.switches.values():
+        bare = [port.name for port in switch.ports.values() if port.qos.pfc and port.qos.watchdog is None]
+        if bare and not switch.partial:
+            yield Finding(
+                "watchdog-missing",
+                "warning",
+                f"{switch.name}/{bare[0]}" + (f" and {len(bare) - 1} more ports" if len(bare) > 1 else ""),
+                "PFC without a watchdog",
+                "a watchdog",
+                "one adapter that pauses without end stops the fabric behind it",
+                switch.file,
+            )
         for port in switch.ports.values():
             where = f"{switch.name}/{port.name}"
-            if port.qos.pfc and port.qos.watchdog is None:
-                yield Finding(
-                    "watchdog-missing",
-                    "warning",
-                    where,
-                    "PFC without a watchdog",
-                    "a watchdog",
-                    "one adapter that pauses without end stops the fabric behind it",
-                    switch.file,
-                )
             poll = switch.watchdog_poll_ms
             if port.qos.watchdog is not None and poll is not None:
                 times = port.qos.watchdog.detection_ms, port.qos.watchdog.restoration_ms
@@ -249,7 +262,18 @@ def watchdogs(configuration: Configuration) -> Iterator[Finding]:
 def routing(configuration: Configuration) -> Iterator[Finding]:
     """Addresses and AS numbers tell switches apart."""
     owners: dict[str, str] = {}
+    macs: dict[str, str] = {}
     for switch in configuration.switches.values():
+        if switch.box.mac and macs.setdefault(switch.box.mac.lower(), switch.name) != switch.name:
+            yield Finding(
+                "mac-twice",
+                "error",
+                switch.name,
+                f"MAC {switch.box.mac[:20]}, which {macs[switch.box.mac.lower()]} has",
+                "an address of its own",
+                "both ends of a link have one link-local address: BGP without numbers does not come up",
+                switch.file,
+            )
         taken = [(f"{switch.name} loopback", f"{switch.bgp.loopback}/32")] if switch.bgp.loopback else []
         taken += [(f"{switch.name}/{port.name}", port.address) for port in switch.ports.values() if port.address]
         for where, address in taken:

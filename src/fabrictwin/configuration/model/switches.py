@@ -13,6 +13,7 @@ from typing import Literal
 from fabrictwin.base.records import record
 
 Trust = Literal["dscp", "pcp", "none"]
+DERIVED = "NULL"  # the profile of groups that SONiC's dynamic buffer manager reckons
 
 
 @record
@@ -53,6 +54,11 @@ class Group:
     @property
     def lossless(self) -> bool:
         return self.xoff_bytes is not None
+
+    @property
+    def derived(self) -> bool:
+        """True where the switch reckons the headroom itself: it is lossless, by numbers that are not said."""
+        return self.profile == DERIVED
 
 
 @record
@@ -97,9 +103,13 @@ class Maps:
 
 @record
 class PortLink:
-    """A port's link. `jack` is its number on the box, 0 where the file does not tell."""
+    """A port's link. `jack` is its number on the box, 0 where the file does not tell.
+
+    `split`: into how many ports its cage is split, where a file has to say so.
+    """
 
     jack: int = 0
+    split: int = 1
     speed_bps: int = 0
     lanes: int = 0
     mtu_bytes: int | None = None  # of Ethernet payload: an IP packet
@@ -139,6 +149,7 @@ class SwitchBox:
     os: Literal["sonic", "nvue"]
     chip: str = ""
     platform: str = ""
+    mac: str = ""
 
 
 @record
@@ -171,3 +182,8 @@ class Switch:
     lldp: bool | None = None
     bgp: Bgp = Bgp()
     file: str = ""
+
+    @property
+    def partial(self) -> bool:
+        """True of some tables of a database, without its ports: what others would say is not known."""
+        return self.box.os == "sonic" and not any(port.link.speed_bps for port in self.ports.values())

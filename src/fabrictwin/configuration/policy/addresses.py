@@ -32,6 +32,11 @@ def loopback(switch: int) -> str:
     return str(IPv4Address(_LOOPBACKS + switch + 1))
 
 
+def mac(switch: int) -> str:
+    """Return the MAC address of a switch, of those that nobody assigns: link-local addresses are made from it."""
+    return ":".join(f"{byte:02x}" for byte in (0x02, 0, *IPv4Address(loopback(switch)).packed))
+
+
 def management(host: int) -> str:
     """Return the management address of a host, with its prefix length."""
     return f"{IPv4Address(_MANAGEMENT + (host + 1) // 256 * 256 + (host + 1) % 256)}/16"

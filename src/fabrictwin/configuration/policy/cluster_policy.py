@@ -13,7 +13,7 @@ from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.configuration.model.cluster import Configuration, Intent
 from fabrictwin.configuration.model.hosts import Host
 from fabrictwin.configuration.model.switches import Switch
-from fabrictwin.configuration.policy.chips import BOXES, CHIPS, box_of
+from fabrictwin.configuration.policy.chips import BOXES, CHIPS, Box, box_of
 from fabrictwin.configuration.policy.host_policy import Racked, host
 from fabrictwin.configuration.policy.manifest_policy import manifests
 from fabrictwin.configuration.policy.scheduler_policy import slurm
@@ -79,8 +79,8 @@ def switches(planned: Planned, os: str) -> dict[str, Switch]:
     blueprint, chip = planned.blueprint, qos_of(planned.spec).chip
     names = [f"{h.name}/{nic}" for h in blueprint.hosts for nic in h.nics]
     names += [a.name for a in blueprint.aggregations]
-    found = {}
-    for number, site in enumerate(blueprint.switches):
+    boxes: list[Box] = []
+    for site in blueprint.switches:
         box, known = box_of(site.type, chip), box_of(site.type, None)
         if box is not None and known is not None and box.chip != known.chip:
             raise ConfigError(
@@ -99,17 +99,20 @@ def switches(planned: Planned, os: str) -> dict[str, Switch]:
                 "on Spectrum alone",
                 key="--for",
             )
-        found[site.name] = switch(
-            Site(blueprint, number, planned.ends.get(number, []), box, names), planned.intent, os
-        )
-    return found
+        boxes.append(box)
+    return {
+        site.name: switch(Site(blueprint, number, planned.ends, boxes, names), planned.intent, os)
+        for number, site in enumerate(blueprint.switches)
+    }
 
 
 def hosts(planned: Planned, os: str) -> dict[str, Host]:
     """Return every host's configuration."""
+    chip = qos_of(planned.spec).chip
+    boxes = [box_of(site.type, chip) for site in planned.blueprint.switches]
     found, first = {}, 0
     for number, site in enumerate(planned.blueprint.hosts):
-        racked = Racked(planned.blueprint, number, first, planned.ends, os)
+        racked = Racked(planned.blueprint, number, first, planned.ends, os, boxes)
         first += len(site.nics)
         found[site.name] = host(racked, planned.intent)
     return found

@@ -11,7 +11,8 @@ from fabrictwin.configuration.headroom import mlx5
 from fabrictwin.configuration.model.cluster import Intent
 from fabrictwin.configuration.model.hosts import Adapter, AdapterLink, AdapterQos, Card, Driver, Host, Kernel, Roce
 from fabrictwin.configuration.policy import addresses
-from fabrictwin.configuration.policy.switch_policy import MTU, cable_metres, lanes_of, port_name
+from fabrictwin.configuration.policy.chips import Box
+from fabrictwin.configuration.policy.switch_policy import MTU, cable_metres, port_name
 from fabrictwin.configuration.policy.wiring import End
 
 FRAME_MORE = 22  # Ethernet's header, a VLAN tag, the check sequence: MLX5E_ETH_HARD_MTU
@@ -56,6 +57,7 @@ class Racked:
     first_adapter: int  # of all adapters
     ends: Mapping[int, Sequence[End]]  # by node
     os: str  # of the switches, which names their ports
+    boxes: Sequence[Box | None]  # of the switches
 
 
 def host(racked: Racked, intent: Intent) -> Host:
@@ -108,7 +110,10 @@ def _services(*, gpus: bool, nvswitch: bool, infiniband: bool) -> dict[str, bool
 
 def _peer(racked: Racked, end: End) -> str:
     other = racked.blueprint.switches[end.peer]
-    return f"{other.name}/{port_name(racked.os, end.peer_port, lanes_of(other.type, end.rate_bps))}"
+    box = racked.boxes[end.peer]
+    if box is None:
+        return f"{other.name}/{end.peer_port}"
+    return f"{other.name}/{port_name(racked.os, box, racked.ends[end.peer], end.peer_port, end.rate_bps)}"
 
 
 def _ethernet(racked: Racked, k: int, end: End, name: str, intent: Intent) -> Adapter:

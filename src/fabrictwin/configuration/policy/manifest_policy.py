@@ -1,4 +1,9 @@
-"""Kubernetes manifests of NVIDIA's network operator, and of virtual functions where they are wanted."""
+"""Kubernetes manifests of NVIDIA's network operator, and of virtual functions where they are wanted.
+
+On InfiniBand pods have IPoIB interfaces of their own, with addresses of NVIDIA's IPAM plugin. On Ethernet a leaf's
+port to a host is a subnet of two addresses (`addresses`), which leaves none for a pod: pods use the host's
+network, and so the host's GIDs.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,9 @@ from typing import Any
 
 from fabrictwin.configuration.model.hosts import Adapter, Host
 
-GROUP, SRIOV = "mellanox.com/v1alpha1", "sriovnetwork.openshift.io/v1"
+GROUP, SRIOV, IPAM = "mellanox.com/v1alpha1", "sriovnetwork.openshift.io/v1", "nv-ipam.nvidia.com/v1alpha1"
 NAMESPACE = "nvidia-network-operator"
+REPOSITORY, RELEASE = "nvcr.io/nvidia/mellanox", "network-operator-v25.7.0"
 MOST_PODS = 63  # that share a device
 
 
@@ -19,10 +25,11 @@ def manifests(hosts: Mapping[str, Host]) -> tuple[dict[str, Any], ...]:
     if first is None:
         return ()
     rails = list(first.adapters.values())
-    pools = [_pool(rail) for rail in rails]
+    over = [(number, rail) for number, rail in enumerate(rails) if rail.link.technology == "infiniband"]
     return (
-        _policy(pools),
-        *(_network(rail) for rail in rails),
+        _policy([_pool(rail) for rail in rails], ipoib=bool(over)),
+        *(_addresses(number, rail) for number, rail in over),
+        *(_network(rail) for _, rail in over),
         *(_functions(rail) for rail in rails),
         _pod(rails),
     )
@@ -36,49 +43,50 @@ def _pool(rail: Adapter) -> dict[str, Any]:
     }
 
 
-def _policy(pools: list[dict[str, Any]]) -> dict[str, Any]:
+def _image(name: str) -> dict[str, Any]:
+    return {"image": name, "repository": REPOSITORY, "version": RELEASE}
+
+
+def _policy(pools: list[dict[str, Any]], *, ipoib: bool) -> dict[str, Any]:
+    more: dict[str, Any] = {}
+    if ipoib:
+        plugins = {"cniPlugins": "plugins", "multus": "multus-cni", "ipoib": "ipoib-cni"}
+        more = {
+            "nvIpam": _image("nvidia-k8s-ipam") | {"enableWebhook": False},
+            "secondaryNetwork": {key: _image(name) for key, name in plugins.items()},
+        }
     return {
         "apiVersion": GROUP,
         "kind": "NicClusterPolicy",
         "metadata": {"name": "nic-cluster-policy"},
         "spec": {
             "rdmaSharedDevicePlugin": {
-                "image": "k8s-rdma-shared-dev-plugin",
-                "repository": "ghcr.io/mellanox",
-                "version": "v1.5.2",
+                **_image("k8s-rdma-shared-dev-plugin"),
                 "config": json.dumps({"periodicUpdateInterval": 300, "configList": pools}),
             },
-            "secondaryNetwork": {
-                "cniPlugins": {
-                    "image": "plugins",
-                    "repository": "ghcr.io/k8snetworkplumbingwg",
-                    "version": "v1.5.0",
-                },
-                "multus": {
-                    "image": "multus-cni",
-                    "repository": "ghcr.io/k8snetworkplumbingwg",
-                    "version": "v4.1.0",
-                },
-            },
+            **more,
         },
     }
 
 
-def _ipam(rail: Adapter) -> str:
-    number = int("".join(ch for ch in rail.netdev if ch.isdecimal()) or 0)
-    return json.dumps({"type": "whereabouts", "range": f"192.168.{number}.0/24"})
+def _addresses(number: int, rail: Adapter) -> dict[str, Any]:
+    """Return a rail's pool of addresses, of those that are shared (RFC 6598): 64 for pods of each host."""
+    net = f"100.{64 + number}.0"
+    return {
+        "apiVersion": IPAM,
+        "kind": "IPPool",
+        "metadata": {"name": f"rail-{rail.netdev}", "namespace": NAMESPACE},
+        "spec": {"subnet": f"{net}.0/16", "perNodeBlockSize": 64, "gateway": f"{net}.1"},
+    }
 
 
 def _network(rail: Adapter) -> dict[str, Any]:
-    infiniband = rail.link.technology == "infiniband"
-    spec: dict[str, Any] = {"networkNamespace": "default", "master": rail.netdev, "ipam": _ipam(rail)}
-    if not infiniband:
-        spec |= {"mode": "bridge", "mtu": rail.link.mtu_bytes}
+    ipam = json.dumps({"type": "nv-ipam", "poolName": f"rail-{rail.netdev}"})
     return {
         "apiVersion": GROUP,
-        "kind": "IPoIBNetwork" if infiniband else "MacvlanNetwork",
+        "kind": "IPoIBNetwork",
         "metadata": {"name": f"rail-{rail.netdev}"},
-        "spec": spec,
+        "spec": {"networkNamespace": "default", "master": rail.netdev, "ipam": ipam},
     }
 
 
@@ -103,14 +111,14 @@ def _functions(rail: Adapter) -> dict[str, Any]:
 
 def _pod(rails: list[Adapter]) -> dict[str, Any]:
     resources = {f"rdma/rdma_{rail.netdev}": 1 for rail in rails}
+    over = [f"rail-{rail.netdev}" for rail in rails if rail.link.technology == "infiniband"]
+    annotations = {"annotations": {"k8s.v1.cni.cncf.io/networks": ",".join(over)}} if over else {}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {
-            "name": "rdma-test",
-            "annotations": {"k8s.v1.cni.cncf.io/networks": ",".join(f"rail-{rail.netdev}" for rail in rails)},
-        },
+        "metadata": {"name": "rdma-test", **annotations},
         "spec": {
+            **({} if over else {"hostNetwork": True}),
             "restartPolicy": "Never",
             "containers": [
                 {

@@ -31,8 +31,14 @@ REASONS: dict[str, Reason] = {
     # switches
     "hostname": Reason("the switch's name, by which neighbours and people know it", "the cluster's spec"),
     "platform": Reason("the box, which names its chip: cells and delays of the headroom's formula", "catalog"),
+    "mac": Reason("an address of this switch alone, locally administered", "IEEE 802 clause 8"),
+    "role": Reason("leaf or spine, by its place in the fabric", "the cluster's spec"),
+    "frr_management": Reason(
+        "FRR is configured from the tables of BGP below", "SONiC FRR management framework HLD"
+    ),
     "buffer_model": Reason("pools and profiles are given, not reckoned by the switch", "SONiC buffer HLD"),
     "port": Reason("a port with a cable is up at the cable's rate", "the cluster's spec"),
+    "breakout": Reason("a cage has several ports: the box has fewer cages than cables", _REFERENCE),
     "fec": Reason("PAM4 lanes need RS-FEC", "IEEE 802.3 clause 91, 119"),
     "mtu": Reason("one MTU on every hop; 4096 bytes of RDMA and its headers fit", "Linux mlx5, RoCE MTU"),
     "peer": Reason("what is at the cable's other end; checked against LLDP", "the cluster's spec"),
@@ -48,6 +54,13 @@ REASONS: dict[str, Reason] = {
     "group_size": Reason("XON's part of the chip's pipeline, and the headroom", _SCRIPT),
     "xoff": Reason("bytes that still come after XOFF: cable, response, the frames in the way", _SCRIPT),
     "xoff_tomahawk": Reason("bytes that still come after XOFF", "SONiC pg_profile_lookup.ini"),
+    "xoff_threshold": Reason(
+        "a pause once so much of the port's buffer is taken: the rest of it is the headroom",
+        "Cumulus Linux user guide, Quality of Service",
+    ),
+    "xon_offset": Reason(
+        "the peer goes on once a frame less is taken than at XOFF", "Cumulus Linux user guide, Quality of Service"
+    ),
     "xon": Reason("the peer goes on once the group is this much below its threshold", _SCRIPT),
     "alpha": Reason(
         "one port may take this multiple of what is free: ECN is to mark before XOFF", "SONiC buffer HLD"
@@ -88,6 +101,9 @@ REASONS: dict[str, Reason] = {
     "nvue_apply": Reason("pending changes take effect", _REFERENCE),
     # hosts: adapters
     "host_guard": Reason("the script is for one host", "this file"),
+    "keep_going": Reason(
+        "a command that fails is named and stops no other; the script fails in the end", "bash(1)"
+    ),
     "nic_trust": Reason("the adapter and the switch read the same field: DSCP", _MLNX),
     "nic_map": Reason("the DSCP leads to the priority that the switch pauses", _MLNX),
     "nic_pfc": Reason("the adapter pauses and is paused on the priority that the switch pauses", _MLNX),
@@ -194,6 +210,7 @@ REASONS: dict[str, Reason] = {
         "drivers and device plugins on every node with adapters", "network-operator NicClusterPolicy"
     ),
     "k8s_network": Reason("a second interface for pods, with an address of the rail", "network-operator"),
+    "k8s_addresses": Reason("addresses of a rail for pods, some for each host", "nvidia-k8s-ipam IPPool"),
     "k8s_sriov": Reason("virtual functions of the rail's adapter, with RDMA", "sriov-network-operator"),
     "k8s_pod": Reason("memory is locked; adapters and GPUs come from the plugins", "network-operator"),
 }

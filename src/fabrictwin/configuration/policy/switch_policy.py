@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fabrictwin import catalog
@@ -23,7 +23,6 @@ WATCHDOG = model.Watchdog(200, 200, "drop")
 POLL_MS = 200
 LOSSY_RESERVE = 0
 QUEUE_WEIGHT = 50
-LANE_GBPS = {"sn2700": 25}  # of a SerDes; 100 on newer boxes
 KIB = 1024
 LOSSLESS_POOL, LOSSY_EGRESS, LOSSLESS_EGRESS = "ingress_lossless_pool", "egress_lossy_pool", "egress_lossless_pool"
 
@@ -34,19 +33,43 @@ class Site:
 
     blueprint: Blueprint
     number: int
-    ends: Sequence[End]
-    box: Box
+    all_ends: Mapping[int, Sequence[End]]  # by node
+    boxes: Sequence[Box]  # of all switches
     names: Sequence[str]  # of adapters, `host-0/mlx5_0`, by node less switches
 
+    @property
+    def box(self) -> Box:
+        return self.boxes[self.number]
 
-def lanes_of(kind: str, speed_bps: int) -> int:
-    """Return how many SerDes lanes a port of this rate has."""
-    return max(1, speed_bps // (LANE_GBPS.get(kind, 100) * 10**9))
+    @property
+    def ends(self) -> Sequence[End]:
+        return self.all_ends.get(self.number, ())
 
 
-def port_name(os: str, number: int, lanes: int) -> str:
-    """Return the name of a port: SONiC counts lanes from 0, NVUE ports from 1."""
-    return f"Ethernet{(number - 1) * lanes}" if os == "sonic" else f"swp{number}"
+def port_name(os: str, box: Box, ends: Sequence[End], number: int, speed_bps: int) -> str:
+    """Return the name of a switch's port. SONiC counts lanes from 0.
+
+    NVUE counts cages from 1, and the parts of a cage where a switch has more ports than cages. Raises ConfigError
+    for a port that the box has not.
+    """
+    lanes = box.lanes(speed_bps)
+    parts = split_of(os, box, ends, lanes)
+    within = number * lanes <= box.cages * box.cage_lanes if os == "sonic" else number <= box.cages * parts
+    if not within:
+        raise ConfigError(
+            f"got port {number} of {speed_bps // 10**9} Gb/s on {box.platform}, expected at most "
+            f"{box.cages} cages of {box.cage_lanes} lanes"
+        )
+    if os == "sonic":
+        return f"Ethernet{(number - 1) * lanes}"
+    return f"swp{number}" if parts == 1 else f"swp{box.cage(number, lanes)}s{(number - 1) % parts}"
+
+
+def split_of(os: str, box: Box, ends: Sequence[End], lanes: int) -> int:
+    """Return into how many ports a cage is split; 1 where the box has a cage for each port."""
+    if os == "sonic" or max((end.port for end in ends), default=0) <= box.cages:
+        return 1
+    return max(1, box.cage_lanes // lanes)
 
 
 def cable_metres(length_mm: int) -> int:
@@ -98,7 +121,10 @@ def switch(site: Site, intent: Intent, os: str) -> model.Switch:
     found = model.Switch(
         name=sites[site.number].name,
         box=model.SwitchBox(
-            os="sonic" if os == "sonic" else "nvue", chip=site.box.chip, platform=site.box.platform
+            os="sonic" if os == "sonic" else "nvue",
+            chip=site.box.chip,
+            platform=site.box.platform,
+            mac=addresses.mac(site.number) if os == "sonic" else "",
         ),
         ports=ports,
         buffers=model.Buffers(
@@ -123,7 +149,7 @@ def _in_nvue(switch: model.Switch) -> model.Switch:
     ports = {}
     for name, port in switch.ports.items():
         lossless = {
-            number: replace(group, profile=nvue_profile(port), pool="", dynamic_th=None)
+            number: _static_group(group, nvue_profile(port))
             for number, group in port.qos.groups.items()
             if group.lossless
         }
@@ -133,6 +159,14 @@ def _in_nvue(switch: model.Switch) -> model.Switch:
         qos = replace(port.qos, groups=lossless, queues=queues, maps=maps)
         ports[name] = replace(port, link=replace(port.link, lanes=0, cable_m=cable), qos=qos)
     return replace(switch, ports=ports, buffers=model.Buffers())
+
+
+def _static_group(group: model.Group, profile: str) -> model.Group:
+    """Return a group as a PFC profile has it: it resumes a frame below the threshold, which has no pool."""
+    below = min(MTU, (group.size_bytes - (group.xoff_bytes or 0)) // 2)
+    return replace(
+        group, profile=profile, pool="", dynamic_th=None, xon_bytes=None, xon_offset_bytes=max(below, 1)
+    )
 
 
 def nvue_profile(port: model.Port) -> str:
@@ -148,8 +182,9 @@ def _ecn(free: int, ports: int) -> model.Ecn:
 
 
 def headroom_pool_bytes(group: model.Group) -> int:
-    """Return the headroom that a group takes of the pool's, not of its own size: where XON has no part of it."""
-    return 0 if group.xon_bytes else group.xoff_bytes or 0
+    """Return the headroom that a group takes of the pool's, where it is beyond the group's own size."""
+    headroom = group.xoff_bytes or 0
+    return 0 if group.size_bytes >= headroom else headroom
 
 
 def reserved_bytes(group: model.Group) -> int:
@@ -159,7 +194,7 @@ def reserved_bytes(group: model.Group) -> int:
 
 def _lossless_group(site: Site, end: End, traffic: Traffic) -> model.Group:
     metres = cable_metres(end.length_mm)
-    lanes = lanes_of(site.blueprint.switches[site.number].type, end.rate_bps)
+    lanes = site.box.lanes(end.rate_bps)
     room = headroom_of(site.box.chip, end.rate_bps, metres, traffic, lanes=lanes)
     assert room is not None, "every box here has a chip with a formula"
     return model.Group(
@@ -177,7 +212,7 @@ def _port(
     site: Site, end: End, intent: Intent, *, os: str, group: model.Group | None, ecn: model.Ecn
 ) -> model.Port:
     blueprint = site.blueprint
-    lanes = lanes_of(blueprint.switches[site.number].type, end.rate_bps)
+    lanes = site.box.lanes(end.rate_bps)
     lossy = model.Group("ingress_lossy_profile", LOSSLESS_POOL, LOSSY_RESERVE, dynamic_th=3)
     groups = {0: lossy}
     if group is not None:
@@ -192,13 +227,15 @@ def _port(
     upward = end.peer < len(blueprint.switches)
     if upward:
         other = blueprint.switches[end.peer]
-        peer = f"{other.name}/{port_name(os, end.peer_port, lanes_of(other.type, end.rate_bps))}"
+        box, ends = site.boxes[end.peer], site.all_ends.get(end.peer, ())
+        peer = f"{other.name}/{port_name(os, box, ends, end.peer_port, end.rate_bps)}"
     else:
         peer = site.names[end.peer - len(blueprint.switches)]
     return model.Port(
-        name=port_name(os, end.port, lanes),
+        name=port_name(os, site.box, site.ends, end.port, end.rate_bps),
         link=model.PortLink(
             jack=end.port,
+            split=split_of(os, site.box, site.ends, lanes),
             speed_bps=end.rate_bps,
             lanes=lanes,
             mtu_bytes=MTU,

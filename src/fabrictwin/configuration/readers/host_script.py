@@ -44,6 +44,36 @@ def read_script(text: str, file: str, host: str) -> tuple[Host, Problems]:
     return reading.host(host, file), reading.problems
 
 
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(\S*)")
+_AROUND = ("sudo", "do", "then", "else", "if", "while", "!", "time", "nohup", "exec")
+
+
+def commands_of(raw: str) -> list[list[str]]:
+    """Return the words of a line's commands, without what is around them: sudo, a loop's and a condition's words.
+
+    A pipe into `tee FILE` is the same as a redirection into it. Raises ValueError for quotes that do not end.
+    """
+    lexer = shlex.shlex(raw, posix=True, punctuation_chars=";&|")
+    lexer.whitespace_split = True
+    found: list[list[str]] = [[]]
+    for word in lexer:
+        if word and not word.strip(";&|"):
+            found.append([])
+        elif re.fullmatch(r">[^>&].*", word):
+            found[-1] += [">", word[1:]]
+        elif found[-1] or not (word in _AROUND or word.startswith("-")):  # options of sudo
+            found[-1].append(word)
+    commands: list[list[str]] = []
+    for words in found:
+        while len(words) > 1 and _ASSIGNED.fullmatch(words[0]):
+            words = words[1:]  # the environment of one command
+        if words[:1] == ["tee"] and commands and len(words) > 1:
+            commands[-1] += [">", *[word for word in words[1:] if not word.startswith("-")][:1]]
+        elif words:
+            commands.append(words)
+    return commands
+
+
 @dataclass
 class _WholeHost:
     """What lines say of no adapter in particular."""
@@ -61,6 +91,7 @@ class _Reading:
     taken: int = 0
     adapters: dict[str, Adapter] = field(default_factory=dict)  # by netdev or device
     netdev_of: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)  # of the shell, as far as they are plain values
     whole: _WholeHost = field(default_factory=_WholeHost)
 
     def take(self, raw: str, line: int) -> None:
@@ -80,17 +111,20 @@ class _Reading:
         if "ECAP_ACS+6.w=0" in raw or "ECAP_ACS+0x6.w=0" in raw:
             self.whole.acs_disabled, self.taken = True, self.taken + 1
             return
+        raw = re.sub(r"\$\(basename \$\(readlink ([^)]*)\)\)", r"\1", raw)
+        raw = re.sub(r"\$\{?(\w+)\}?", lambda found: self.variables.get(found[1], found[0]), raw)
         try:
-            words = shlex.split(re.sub(r"\$\(basename \$\(readlink ([^)]*)\)\)", r"\1", raw), comments=True)
+            commands = commands_of(raw)
         except ValueError:
             self.problems.add("syntax", raw[:40], "got quotes that do not end", line)
             return
-        if words and words[0] == "sudo":
-            words = words[1:]
-        rule = self._rules().get(words[0]) if words else None
-        if rule is not None:
-            self.taken += 1
-            rule(words[1:], line)
+        for words in commands:
+            rule = self._rules().get(words[0])
+            if rule is not None:
+                self.taken += 1
+                rule(words[1:], line)
+            elif len(words) == 1 and (assigned := _ASSIGNED.fullmatch(words[0])):
+                self.variables[assigned[1]] = assigned[2]
 
     def _rules(self) -> dict[str, Callable[[list[str], int], None]]:
         return {

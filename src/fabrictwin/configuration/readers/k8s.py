@@ -56,6 +56,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
         },
         "secondaryNetwork": {"cniPlugins": dict, "multus": dict, "ipoib": dict, "ipamPlugin": dict},
         "nvIpam": {**_IMAGE, "enableWebhook": bool, "imagePullSecrets": list, "containerResources": list},
+        "global": {"repository": str, "version": str, "imagePullSecrets": list},
         "nicFeatureDiscovery": dict,
         "docaTelemetryService": dict,
         "nicConfigurationOperator": dict,
@@ -66,6 +67,16 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "deploymentTolerations": list,
     },
     "MacvlanNetwork": {"networkNamespace": str, "master": str, "mode": str, "mtu": int, "ipam": str},
+    "IPPool": {
+        "subnet": str,
+        "perNodeBlockSize": int,
+        "gateway": str,
+        "defaultGateway": bool,
+        "exclusions": list,
+        "perNodeExclusions": list,
+        "routes": list,
+        "nodeSelector": dict,
+    },
     "IPoIBNetwork": {"networkNamespace": str, "master": str, "ipam": str},
     "HostDeviceNetwork": {"networkNamespace": str, "resourceName": str, "ipam": str},
     "SriovNetworkNodePolicy": {
@@ -88,6 +99,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
 }
 _REQUIRED = {
     "SriovNetworkNodePolicy": ("nicSelector", "nodeSelector", "numVfs", "resourceName"),
+    "IPPool": ("subnet", "perNodeBlockSize"),
 }
 _CHOICES = {
     ("MacvlanNetwork", "mode"): ("bridge", "private", "vepa", "passthru"),

@@ -1,15 +1,19 @@
 """NVUE commands as a switch: `nv set` lines, comments after `#`, ports as lists and ranges (`swp1-4,swp6`).
 
-What a line is not known here for is kept as nothing: NVUE has far more commands than these.
+Or the YAML that NVUE keeps them as (`startup.yaml`), whose keys are the commands' words. What a line is not known
+here for is kept as nothing: NVUE has far more commands than these. Where RoCE is on, what no command says is as
+its mode sets it (Cumulus Linux user guide, RoCE).
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import yaml
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.grouped import grouped
@@ -21,6 +25,14 @@ MOST_BYTES = 2**40
 MOST_PORTS = 1024
 TRUST = {"l3": "dscp", "l2": "pcp", "port": "none", "both": "dscp"}
 GLOBAL = "default-global"
+ON = ("enable", "enabled", "on")
+ROCE_CLASSES = {dscp: dscp >> 3 for dscp in range(64)}
+ROCE_QUEUE_OF = {priority: priority if priority in (3, 6) else 0 for priority in range(8)}
+ROCE_QUEUES = {
+    0: model.Queue("dwrr", 50),
+    3: model.Queue("dwrr", 50, model.Ecn(150_000, 1_501_500, 100)),
+    6: model.Queue("strict"),
+}
 
 
 def read_switch(text: str, file: str) -> tuple[model.Switch, Problems]:
@@ -40,6 +52,47 @@ def read_switch(text: str, file: str) -> tuple[model.Switch, Problems]:
     return reading.switch(file), reading.problems
 
 
+def read_yaml_switch(text: str, file: str) -> tuple[model.Switch, Problems]:
+    """Return the switch of a `startup.yaml`. Raises ConfigError where it is none."""
+    reading = _Reading(Problems(file))
+    try:
+        data = yaml.load(text, Loader=_Strings)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = None if mark is None else mark.line + 1
+        raise ConfigError(f"is not YAML: {getattr(error, 'problem', error)}", file=file, line=line) from None
+    except (RecursionError, ValueError) as error:
+        raise ConfigError(f"is not YAML that is taken here: {type(error).__name__}", file=file) from None
+    parts = (
+        [part["set"] for part in data if isinstance(part, dict) and "set" in part]
+        if isinstance(data, list)
+        else []
+    )
+    if not parts:
+        raise ConfigError("got no `- set:`, expected NVUE's startup.yaml", file=file, line=1)
+    for part in parts:
+        # cages are split before ports of them are named
+        for words in sorted(_paths(part, ()), key=lambda words: "breakout" not in words):
+            reading.take(list(words), 0)
+    return reading.switch(file), reading.problems
+
+
+class _Strings(yaml.CBaseLoader):
+    """YAML whose scalars stay as they are written: `on` is no truth value of NVUE."""
+
+
+def _paths(data: Any, head: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Commands' words, a path of keys each."""
+    if isinstance(data, Mapping) and data:
+        for key, value in data.items():
+            yield from _paths(value, (*head, str(key)))
+    elif isinstance(data, list):
+        for value in data:
+            yield from _paths(value, head)
+    else:
+        yield head if isinstance(data, Mapping) or data in ("", None) else (*head, str(data))
+
+
 def _words(raw: str) -> list[str]:
     raw = re.sub(r"^\S*@\S*\$ ", "", raw.strip())  # a prompt
     try:
@@ -49,9 +102,17 @@ def _words(raw: str) -> list[str]:
 
 
 def ports_of(text: str) -> list[str]:
-    """Return the ports of `swp1-4,swp6`, at most MOST_PORTS."""
+    """Return the ports of `swp1-4,swp6,swp7s0-3`, at most MOST_PORTS."""
     found: list[str] = []
     for part in text.split(","):
+        split = re.fullmatch(r"([a-z]+)(\d{1,4})(?:-(\d{1,4}))?s(\d)(?:-(\d))?", part)
+        if split:
+            first, last = int(split[2]), int(split[3] or split[2])
+            cages = range(first, min(last, first + MOST_PORTS) + 1)
+            found += [
+                f"{split[1]}{n}s{k}" for n in cages for k in range(int(split[4]), int(split[5] or split[4]) + 1)
+            ]
+            continue
         span = re.fullmatch(r"([a-z]+)(\d{1,4})-(?:[a-z]+)?(\d{1,4})", part)
         if span:
             found += [
@@ -100,6 +161,7 @@ class _Reading:
     qos: _Qos = field(default_factory=_Qos)
     profiles: dict[str, _Profile] = field(default_factory=dict)
     ports: dict[str, dict[str, Any]] = field(default_factory=dict)
+    parts: dict[str, int] = field(default_factory=dict)  # of a cage that is split, by its name
     poll: int | None = None
     robust: int = 1
 
@@ -123,7 +185,7 @@ class _Reading:
             head = prefix.split()
             if words[: len(head)] == head:
                 rest = words[len(head) :]
-                if rest:
+                if rest or prefix == "qos roce":
                     rule(rest, line)
                 return
 
@@ -131,8 +193,12 @@ class _Reading:
         self.whole.name = words[0]
 
     def _roce(self, words: list[str], line: int) -> None:
-        if words[0] == "mode" and len(words) > 1:
-            self.qos.roce = words[1]
+        if words[:1] == ["mode"] and len(words) > 1:
+            self.qos.roce = words[1].removesuffix("-single-ipool")
+        elif words in (["enable", "off"], ["state", "disabled"]):
+            self.qos.roce = ""
+        elif words[:1] != ["cable-length"] and not self.qos.roce:
+            self.qos.roce = "lossless"  # the mode of RoCE where none is said
 
     def _number(self, text: str, key: str, most: int, line: int, least: int = 0) -> int | None:
         return self.problems.number(text, key, least=least, most=most, line=line)
@@ -194,7 +260,7 @@ class _Reading:
         if name == "switch-priority":
             profile.pfc |= self.problems.priorities(value, "switch-priority", line)
         elif name in ("tx", "rx"):
-            setattr(profile, name, value == "enable")
+            setattr(profile, name, value in ON)
         elif name == "cable-length":
             profile.cable_m = self._number(value, name, 100_000, line, least=1)
         elif name in ("port-buffer", "xoff-threshold", "xon-threshold"):
@@ -210,8 +276,11 @@ class _Reading:
                 continue
             if len(self.ports) >= MOST_PORTS and name not in self.ports:
                 return
-            into = self.ports.setdefault(name, {})
             rest = words[1:]
+            if rest[:2] == ["link", "breakout"] and len(rest) > 2:
+                self.parts[name] = self._number(rest[2].partition("x")[0], "breakout", 8, line, least=1) or 1
+                continue
+            into = self.ports.setdefault(name, {})
             if rest[:2] == ["link", "speed"] and len(rest) > 2:
                 into["speed_bps"] = (self._number(rest[2].rstrip("G"), "speed", 1600, line, least=1) or 0) * 10**9
             elif rest[:2] == ["link", "mtu"] and len(rest) > 2:
@@ -225,7 +294,7 @@ class _Reading:
             elif rest[:3] == ["qos", "pfc", "profile"] and len(rest) > 3:
                 into["profile"] = rest[3]
             elif rest[:2] == ["qos", "pfc-watchdog"]:
-                into["watched"] = rest[-1] != "disable"
+                into["watched"] = rest[-1] not in ("disable", "disabled", "off")
 
     def _bgp(self, words: list[str], line: int) -> None:
         if words[0] == "autonomous-system" and len(words) > 1:
@@ -245,15 +314,23 @@ class _Reading:
 
     def switch(self, file: str) -> model.Switch:
         """The switch that all commands together set up."""
-        queues = {number: _queue(row) for number, row in self.qos.queues.items()}
-        maps = model.Maps(self.qos.classes, {}, self.qos.queue_of, {})
-        trust: Any = self.qos.trust
+        roce = self.qos.roce in ("lossless", "lossy")
+        queues = (ROCE_QUEUES if roce else {}) | {
+            number: _queue(row, ROCE_QUEUES.get(number) if roce else None)
+            for number, row in self.qos.queues.items()
+        }
+        maps = model.Maps(
+            (ROCE_CLASSES if roce else {}) | self.qos.classes,
+            {},
+            (ROCE_QUEUE_OF if roce else {}) | self.qos.queue_of,
+        )
+        trust: Any = self.qos.trust or ("dscp" if roce else None)
         ports = {}
         for name, row in self.ports.items():
             said = {key: value for key, value in row.items() if key not in ("profile", "watched")}
-            port = model.Port(
-                name, model.PortLink(jack=_jack(name)), model.PortQos(trust=trust, maps=maps, queues=queues)
-            )
+            parts = self.parts.get(name.rpartition("s")[0], 1)
+            link = model.PortLink(jack=_jack(name, parts), split=parts)
+            port = model.Port(name, link, model.PortQos(trust=trust, maps=maps, queues=queues))
             port = grouped(port, said)
             ports[name] = self._with_pfc(port, row)
         poll = self.poll if any(row.get("watched") for row in self.ports.values()) else None
@@ -276,16 +353,8 @@ class _Reading:
             self.problems.add("reference", f"{port.name} qos pfc profile", f"got {name!r}, which nothing defines")
         lossless = self.qos.roce == "lossless" and name is None
         pfc = frozenset(profile.pfc) if profile and profile.tx else frozenset({3} if lossless else ())
-        groups = {}
-        if profile is not None and "port-buffer" in profile.numbers:
-            group = model.Group(
-                str(name),
-                "",
-                profile.numbers["port-buffer"],
-                profile.numbers.get("xoff-threshold", 0),
-                profile.numbers.get("xon-threshold"),
-            )
-            groups = dict.fromkeys(sorted(profile.pfc), group)
+        group = None if profile is None else _group(str(name), profile)
+        groups = {} if group is None or profile is None else dict.fromkeys(sorted(profile.pfc), group)
         watched = bool(row.get("watched"))
         period = (self.poll or 100) * self.robust
         qos = replace(
@@ -298,14 +367,32 @@ class _Reading:
         return replace(port, qos=qos, link=replace(port.link, cable_m=profile.cable_m if profile else None))
 
 
-def _queue(row: dict[str, Any]) -> model.Queue:
-    ecn = None
-    if row.get("ecn", "disable") == "enable" and "min-threshold" in row and "max-threshold" in row:
+def _group(name: str, profile: _Profile) -> model.Group | None:
+    """Return a profile's lossless group; None where the switch derives it from the cable's length.
+
+    A pause is sent once `xoff-threshold` of the port's buffer is taken, so that headroom is the rest of it, and
+    ends `xon-threshold` below that (Cumulus Linux user guide, Quality of Service).
+    """
+    size, xoff = (profile.numbers.get(key) for key in ("port-buffer", "xoff-threshold"))
+    if size is None or xoff is None:
+        return None
+    return model.Group(name, "", size, max(size - xoff, 0), xon_offset_bytes=profile.numbers.get("xon-threshold"))
+
+
+def _queue(row: dict[str, Any], standard: model.Queue | None) -> model.Queue:
+    """Return a queue as commands say, else as RoCE's mode has it."""
+    base = standard or model.Queue()
+    ecn = base.ecn
+    if row.get("ecn") in ON and "min-threshold" in row and "max-threshold" in row:
         ecn = model.Ecn(row["min-threshold"], row["max-threshold"], row.get("probability", 100))
-    mode = row.get("mode")
-    return model.Queue(mode if mode in ("strict", "dwrr") else None, row.get("bw-percent"), ecn)
+    elif "ecn" in row and row["ecn"] not in ON:
+        ecn = None
+    mode = row.get("mode", base.scheduler)
+    weight = None if mode == "strict" else row.get("bw-percent", base.weight)
+    return model.Queue(mode if mode in ("strict", "dwrr") else None, weight, ecn)
 
 
-def _jack(name: str) -> int:
-    found = re.match(r"swp(\d{1,4})", name)
-    return int(found[1]) if found else 0
+def _jack(name: str, parts: int) -> int:
+    """Return a port's number, from 1, where each cage has so many; 0 where the name tells none."""
+    found = re.fullmatch(r"swp(\d{1,4})(?:s(\d))?", name)
+    return (int(found[1]) - 1) * parts + int(found[2] or 0) + 1 if found else 0

@@ -36,15 +36,27 @@ _HOST: dict[str, Callable[[str, str, str], tuple[Host, Problems]]] = {
     "unit": host_files.read_unit,
     "script": host_script.read_script,
 }
+_TABLES = (
+    r"PORT|DEVICE_METADATA|BUFFER_[A-Z_]+|QUEUE|PORT_QOS_MAP|WRED_PROFILE|SCHEDULER|CABLE_LENGTH|PFC_WD|BGP_[A-Z_]+"
+    r"|DSCP_TO_TC_MAP|DOT1P_TO_TC_MAP|TC_TO_[A-Z_]+_MAP|MAP_PFC_PRIORITY_TO_QUEUE|LOSSLESS_TRAFFIC_PATTERN|INTERFACE"
+)
+_LIMITS = "memlock|nofile|nproc|stack|core|data|rss|cpu|as|fsize|maxlogins|priority|locks|sigpending|msgqueue|nice"
+_RUN = "gpus|device|ulimit|shm-size|ipc|network|net|privileged|cap-add|runtime"  # of docker run
+_MODULES = r"mlx[45]_\w+|ib_\w+|rdma_\w+|irdma|efa|bnxt_re|siw|iw_\w+|nvidia[\w-]*|nv_peer_mem"
 _PATTERNS = (  # in this order: what is surest first; blanks of one line, or empty lines take for ever
-    ("sonic", r"\A\s*\{"),
+    ("sonic", rf'\A\s*\{{(?:.|\n)*?"(?:{_TABLES})(?:\|[^"]*)?"\s*:\s*\{{'),
     ("nvue", r"^[ \t]*(?:\S+@\S+\$ )?nv set \S"),
+    ("nvue-yaml", r"^- (?:header|set):[ \t]*\r?$"),
     ("unit", r"^\[(?:Unit|Service)\]"),
     ("slurm", r"^[ \t]*(?:SwitchName=|TopologyPlugin=|(?:NodeName=\S+ +)?Name=\w+ .*File=)"),
     ("k8s", r"^[ \t]*kind:\s*\w"),
     ("netplan", r"^network:"),
     ("qos-policy", r"^[ \t]*(?:qos-levels|port-groups|qos-match-rules|qos-ulps)\s*$"),
-    ("partitions", r"^[\w.-]+(?:=0x[0-9a-fA-F]+)?(?:,[ \t]*[\w=.]+)*[ \t]*:[ \t]*(?:$|[A-Z0-9]|0x)"),
+    (
+        "partitions",  # YAML has no keys with values, and no members after them
+        r"^[\w.-]+[ \t]*=[ \t]*0x[0-9a-fA-F]+[ \t]*(?:,[ \t]*[\w=.]+[ \t]*)*:"
+        r"|^[\w.-]+(?:,[ \t]*[\w=.]+)*[ \t]*:\s*(?:ALL(?:_[A-Z]+)?|SELF|0x[0-9a-fA-F]+)[ \t]*[=,;]",
+    ),
     ("udev", r'\bNAME="'),
     (
         "script",
@@ -52,16 +64,16 @@ _PATTERNS = (  # in this order: what is surest first; blanks of one line, or emp
     ),
     ("nccl", r"^[ \t]*(?:export )?NCCL_\w+="),
     ("grub", r"GRUB_CMDLINE_LINUX|^BOOT_IMAGE="),
-    ("limits", r"^\S+\s+(?:soft|hard|-)\s+\w+\s+\S+"),
+    ("limits", rf"^[ \t]*\S+[ \t]+(?:soft|hard|-)[ \t]+(?:{_LIMITS})[ \t]+\S+"),
     ("modprobe", r"^(?:options|blacklist|install)\s+\w"),
-    ("container", r"^[ \t]*(?:docker run .*)?--[a-z][\w-]*"),
+    ("container", rf"^[ \t]*(?:(?:sudo )?(?:docker|podman|nerdctl) run\b|--(?:{_RUN})(?:[= ]|$))"),
     (
         "opensm",
         r"^(?:routing_engine|partition_config_file|root_guid_file|qos_max_vls|subnet_prefix|sm_priority|lmc|qos) ",
     ),
     ("guids", r"\A(?:[ \t]*(?:#.*)?\r?\n)*[ \t]*0x[0-9a-fA-F]{1,16}[ \t]*(?:#.*)?(?:\r?\n|\Z)"),
-    ("sysctl", r"^[ \t]*-?[a-z]\w*(?:[./][\w*-]+)+\s*="),
-    ("modules", r"\A(?:[ \t]*(?:#.*)?\r?\n)*[a-z][a-z0-9_-]*[ \t]*(?:\r?\n|\Z)"),
+    ("sysctl", r"^[ \t]*-?(?:abi|crypto|debug|dev|fs|kernel|net|sunrpc|user|vm)(?:[./][\w*-]+)+\s*="),
+    ("modules", rf"^(?:{_MODULES})[ \t]*(?:#.*)?\r?$"),
 )
 _COMPILED = tuple((kind, re.compile(pattern, re.M)) for kind, pattern in _PATTERNS)
 
@@ -112,7 +124,12 @@ def read_files(paths: Sequence[Path], stage: Stage = silent) -> ReadFiles:
                 raise ConfigError("is none of the formats that are read here", file=path)
             unread.append(str(path))
             continue
-        parts.append(read_text_as(kind, text, str(path)))
+        try:
+            parts.append(read_text_as(kind, text, str(path)))
+        except ConfigError as error:
+            if path in paths:
+                raise
+            parts.append(_not_understood(str(path), error))  # one file of a folder hides no other
     return joined(parts, unread)
 
 
@@ -126,6 +143,12 @@ def joined(parts: Sequence[Part], unread: Sequence[str] = ()) -> ReadFiles:
     alone = [read for read, _ in parts]
     whole = _merged_by_name(alone) if len(alone) >= _MANY else reduce(Configuration.merged, alone, Configuration())
     return ReadFiles(whole, tuple(problems), tuple(unread))
+
+
+def _not_understood(file: str, error: ConfigError) -> Part:
+    problems = Problems(file)
+    problems.add("syntax", Path(file).name, f"got {error.message}", error.line)
+    return Configuration(), problems
 
 
 _MANY = 64
@@ -171,6 +194,9 @@ def read_text_as(kind: str, text: str, file: str) -> Part:
         return Configuration(switches={switch.name: switch}), problems
     if kind == "nvue":
         switch, problems = nvue.read_switch(text, file)
+        return Configuration(switches={switch.name: switch}), problems
+    if kind == "nvue-yaml":
+        switch, problems = nvue.read_yaml_switch(text, file)
         return Configuration(switches={switch.name: switch}), problems
     if kind == "slurm":
         found, problems = slurm.read_slurm(text, file)

@@ -1,7 +1,9 @@
 """SONiC's config_db.json as a switch.
 
-Values are strings in the database; numbers of JSON are taken too. A reference may stand as SONiC writes it now
-(`AZURE`) or as it did before 2022 (`[DSCP_TO_TC_MAP|AZURE]`).
+A part of one (`qos.json`, `buffers.json`, as SONiC's templates make them) is taken too: its ports are those that
+its rows name, and what other tables would say is not known. Values are strings in the database; numbers of JSON
+are taken too. A reference may stand as SONiC writes it now (`AZURE`) or as it did before 2022
+(`[DSCP_TO_TC_MAP|AZURE]`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from fabrictwin.configuration.readers.problems import Problems
 Tables = dict[str, dict[str, dict[str, Any]]]
 MOST_BYTES = 2**40
 MOST_PORTS = 1024
+MOST_CLASS = 15  # traffic classes of SAI, some of which carry tunnels
 
 
 def read_switch(text: str, file: str) -> tuple[model.Switch, Problems]:
@@ -37,7 +40,9 @@ def read_switch(text: str, file: str) -> tuple[model.Switch, Problems]:
     globals_ = tables.get("BGP_GLOBALS", {}).get("default", {})
     switch = model.Switch(
         name=str(meta.get("hostname", "")) or file,
-        box=model.SwitchBox(os="sonic", chip=chip_of_platform(platform), platform=platform),
+        box=model.SwitchBox(
+            os="sonic", chip=chip_of_platform(platform), platform=platform, mac=str(meta.get("mac", ""))
+        ),
         ports=ports,
         buffers=model.Buffers(
             pools=read.pools(),
@@ -79,10 +84,25 @@ def _tables(text: str, file: str) -> Tables:
     for table, rows in data.items():
         if not isinstance(rows, dict):
             raise ConfigError(f"got {quoted(rows)}, expected rows by key", file=file, key=table)
+        name, bar, key = table.partition("|")
+        if bar:  # as the database itself has them, a row a key
+            tables.setdefault(name, {})[key] = rows
+            continue
         tables[table] = {key: row if isinstance(row, dict) else {} for key, row in rows.items()}
     if len(tables.get("PORT", {})) > MOST_PORTS:
         raise ConfigError(f"got more than {MOST_PORTS} ports", file=file, key="PORT")
     return tables
+
+
+def bare(reference: object) -> str:
+    """Return the key that a reference names, as it is written now or was in brackets."""
+    return re.sub(r"^\[(?:[A-Z0-9_]+[|:])?(.*)\]$", r"\1", str(reference))
+
+
+def _jack(name: str, lanes: int) -> int:
+    """Return a port's number, from 1: names count lanes, several of which are in a cage; 0 where none tells."""
+    number = re.fullmatch(r"Ethernet(\d{1,4})", name)
+    return int(number[1]) // lanes + 1 if number and lanes else 0
 
 
 def _loopback(tables: Tables) -> str:
@@ -99,8 +119,25 @@ class _Reading:
     problems: Problems
     _maps: dict[tuple[str, ...], model.Maps] = field(default_factory=dict)
 
+    @property
+    def whole(self) -> bool:
+        """True of a database, false of some of its tables."""
+        return "PORT" in self.tables
+
+    def named(self) -> dict[str, dict[str, Any]]:
+        """Rows of PORT; of some tables without it, an empty row for each port that they name."""
+        if self.whole:
+            return self.tables["PORT"]
+        names: dict[str, dict[str, Any]] = {}
+        for table in _PORT_TABLES:
+            rows = self.tables.get(table, {})
+            keys = [name for row in rows.values() for name in row] if table == "CABLE_LENGTH" else list(rows)
+            for key in keys:
+                names |= {name: {} for name in key.partition("|")[0].split(",") if name not in _NO_PORT}
+        return dict(list(names.items())[:MOST_PORTS])
+
     def value(self, row: Mapping[str, Any], name: str, where: str, *, most: int, least: int = 0) -> int | None:
-        if name not in row:
+        if row.get(name) in (None, "None"):  # minigraphs leave what they do not say so
             return None
         return self.problems.number(row[name], f"{where}|{name}", least=least, most=most)
 
@@ -108,9 +145,9 @@ class _Reading:
         """The row of another table that a field names; None, and a problem, where it is gone."""
         if name not in row:
             return None
-        key = re.sub(r"^\[(?:[A-Z0-9_]+[|:])?(.*)\]$", r"\1", str(row[name]))
+        key = bare(row[name])
         found = self.tables.get(table, {}).get(key)
-        if found is None:
+        if found is None and (table in self.tables or self.whole):
             self.problems.add("reference", f"{where}|{name}", f"got {quoted(row[name])}, which is not in {table}")
         return found
 
@@ -137,17 +174,17 @@ class _Reading:
         groups, queues = self._by_port("BUFFER_PG", 8), self._queues()
         addresses = self._addresses()
         unnumbered = {key.rpartition("|")[2] for key in self.tables.get("BGP_NEIGHBOR", {})}
-        for table in ("BUFFER_PG", "QUEUE", "PORT_QOS_MAP", "PFC_WD", "CABLE_LENGTH"):
+        for table in _PORT_TABLES if self.whole else ():
             self._known_ports(table)
         found = {}
-        for name, row in self.tables.get("PORT", {}).items():
+        for name, row in self.named().items():
             maps, trust, pfc = self._qos(name)
             lanes = len(str(row["lanes"]).split(",")) if "lanes" in row else 0
             speed = self.value(row, "speed", f"PORT|{name}", least=1, most=1_600_000)
             found[name] = model.Port(
                 name=name,
                 link=model.PortLink(
-                    jack=self.value(row, "index", f"PORT|{name}", most=65535) or 0,
+                    jack=_jack(name, lanes) or self.value(row, "index", f"PORT|{name}", most=65535) or 0,
                     speed_bps=(speed or 0) * 10**6,
                     lanes=lanes,
                     mtu_bytes=self.value(row, "mtu", f"PORT|{name}", least=68, most=9216),
@@ -166,7 +203,7 @@ class _Reading:
                         for number, number_row in groups.get(name, [])
                     },
                     queues=queues.get(name, {}),
-                    watchdog=self._watchdog(name),
+                    watchdog=self._watchdog(name, pfc),
                 ),
                 address=addresses.get(name, ""),
                 bgp=name in unnumbered,
@@ -179,7 +216,7 @@ class _Reading:
         keys = [name for row in rows.values() for name in row] if table == "CABLE_LENGTH" else list(rows)
         for key in keys:
             for name in key.partition("|")[0].split(","):
-                if name not in known and name not in ("GLOBAL", "global", "CPU"):
+                if name not in known and name not in _NO_PORT:
                     self.problems.add(
                         "reference", f"{table}|{key}", f"got port {quoted(name)}, which is not in PORT"
                     )
@@ -200,35 +237,38 @@ class _Reading:
 
     def _group(self, row: dict[str, Any], port: str, number: int) -> model.Group:
         where = f"BUFFER_PG|{port}|{number}"
-        if row.get("profile") == "NULL":
-            return model.Group("NULL", "", 0)
+        if row.get("profile") == model.DERIVED:
+            return model.Group(model.DERIVED, "", 0)
         profile = self.referred(row, "profile", "BUFFER_PROFILE", where)
-        name = str(row.get("profile", ""))
+        name = bare(row.get("profile", ""))
         if profile is None:
             return model.Group(name, "", 0)
         where = f"BUFFER_PROFILE|{name}"
         self.referred(profile, "pool", "BUFFER_POOL", where)
         self.value(profile, "dynamic_th", where, least=-8, most=7)
-        numbers = {
-            key: self.value(profile, field_, where, most=MOST_BYTES)
-            for key, field_ in (
-                ("xoff_bytes", "xoff"),
-                ("xon_bytes", "xon"),
-                ("xon_offset_bytes", "xon_offset"),
-                ("static_th", "static_th"),
-            )
-        }
+
+        def of(field_: str) -> int | None:
+            return self.value(profile, field_, where, most=MOST_BYTES)
+
         alpha = None
         if "dynamic_th" in profile:
             quiet = Problems("")
             alpha = quiet.number(profile["dynamic_th"], "", least=-8, most=7)
-        size = self.value(profile, "size", where, most=MOST_BYTES)
-        return model.Group(name, str(profile.get("pool", "")), size or 0, dynamic_th=alpha, **numbers)
+        return model.Group(
+            name,
+            bare(profile.get("pool", "")),
+            of("size") or 0,
+            xoff_bytes=of("xoff"),
+            xon_bytes=of("xon"),
+            xon_offset_bytes=of("xon_offset"),
+            dynamic_th=alpha,
+            static_th=of("static_th"),
+        )
 
     def _queues(self) -> dict[str, dict[int, model.Queue]]:
         found: dict[str, dict[int, model.Queue]] = {}
         buffers = {
-            (port, number): str(row.get("profile", ""))
+            (port, number): bare(row.get("profile", ""))
             for port, rows in self._by_port("BUFFER_QUEUE", 16).items()
             for number, row in rows
         }
@@ -281,16 +321,16 @@ class _Reading:
     def _read_maps(self, row: dict[str, Any], where: str) -> model.Maps:
         numbers: dict[str, dict[int, int]] = {}
         tables = {
-            "dscp_to_tc_map": ("DSCP_TO_TC_MAP", 63),
-            "dot1p_to_tc_map": ("DOT1P_TO_TC_MAP", 7),
+            "dscp_to_tc_map": ("DSCP_TO_TC_MAP", 63, MOST_CLASS),
+            "dot1p_to_tc_map": ("DOT1P_TO_TC_MAP", 7, MOST_CLASS),
             **_MAP_TABLES,
         }
-        for name, (table, most) in tables.items():
+        for name, (table, most, most_right) in tables.items():
             found = self.referred(row, name, table, where) or {}
             pairs = {}
             for left, right in found.items():
                 a = self.problems.number(left, f"{table}|{left}", most=most)
-                b = self.problems.number(right, f"{table}|{left}", most=7)
+                b = self.problems.number(right, f"{table}|{left}", most=most_right)
                 if a is not None and b is not None:
                     pairs[a] = b
             numbers[name] = pairs
@@ -301,10 +341,11 @@ class _Reading:
             numbers["pfc_to_queue_map"],
         )
 
-    def _watchdog(self, port: str) -> model.Watchdog | None:
+    def _watchdog(self, port: str, pfc: frozenset[int] | None) -> model.Watchdog | None:
         row = self.tables.get("PFC_WD", {}).get(port)
         if row is None:
-            return None
+            local = self.tables.get("DEVICE_METADATA", {}).get("localhost", {})
+            return STARTED if pfc and local.get("default_pfcwd_status") == "enable" else None
         where = f"PFC_WD|{port}"
         detection = self.value(row, "detection_time", where, least=100, most=5000)
         restoration = self.value(row, "restoration_time", where, least=100, most=60000)
@@ -328,8 +369,13 @@ class _Reading:
         return found
 
 
+_PORT_TABLES = ("BUFFER_PG", "QUEUE", "PORT_QOS_MAP", "PFC_WD", "CABLE_LENGTH")
+_NO_PORT = ("GLOBAL", "global", "CPU")
+STARTED = model.Watchdog(
+    200, 200, "drop"
+)  # `pfcwd start_default`, which a switch runs by itself where it is told to
 _MAP_TABLES = {
-    "tc_to_pg_map": ("TC_TO_PRIORITY_GROUP_MAP", 7),
-    "tc_to_queue_map": ("TC_TO_QUEUE_MAP", 7),
-    "pfc_to_queue_map": ("MAP_PFC_PRIORITY_TO_QUEUE", 7),
+    "tc_to_pg_map": ("TC_TO_PRIORITY_GROUP_MAP", MOST_CLASS, 7),
+    "tc_to_queue_map": ("TC_TO_QUEUE_MAP", MOST_CLASS, 15),
+    "pfc_to_queue_map": ("MAP_PFC_PRIORITY_TO_QUEUE", 7, 15),
 }

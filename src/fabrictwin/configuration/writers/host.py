@@ -11,7 +11,11 @@ from collections.abc import Iterable
 from fabrictwin.configuration.model.hosts import Adapter, Host
 from fabrictwin.configuration.writers.files import Commented, WrittenFile
 
-SCRIPT = "fabric-adapters.sh"
+UNIT = "fabric-adapters"
+SCRIPT = f"{UNIT}.sh"
+RAILS = "10.64.0.0/10"  # all links to hosts
+FIRST_TABLE = 101
+PAUSE_AS_IS, RING_AS_IS = 78, 80  # how ethtool's ioctl path ends where nothing had to be changed (ethtool.c)
 _SYSCTL = {
     "net.core.rmem_max": "socket_buffer",
     "net.core.wmem_max": "socket_buffer",
@@ -76,9 +80,13 @@ def files(host: Host) -> list[WrittenFile]:
 
 
 def _script(host: Host) -> Commented:
-    """Return the beginning of a shell script that only this host may run."""
+    """Return the beginning of a shell script that only this host may run.
+
+    What one command could not do stops no other: each that fails is named, and the script fails in the end.
+    """
     out = Commented(beside=False)
-    out.plain("#!/bin/sh", "set -e")
+    out.plain("#!/bin/bash")
+    out.add("failed=0; trap 'echo \"line $LINENO failed: $BASH_COMMAND\" >&2; failed=1' ERR", "keep_going")
     out.add(
         f'[ "$(hostname -s)" = {host.name} ] || {{ echo "this is for {host.name}" >&2; exit 1; }}', "host_guard"
     )
@@ -102,7 +110,10 @@ def adapters_script(host: Host) -> str:
         out.plain('  setpci -s "$bridge" ECAP_ACS+6.w=0000 2>/dev/null || true', "done")
     out.plain("")
     for name, on in host.services.items():
-        out.add(f"systemctl {'enable' if on else 'disable'} --now {name}", _SERVICE.get(name, "service_adapters"))
+        # the unit runs this script: were it started from here, it would wait for itself
+        now = "" if name == UNIT else " --now"
+        out.add(f"systemctl {'enable' if on else 'disable'}{now} {name}", _SERVICE.get(name, "service_adapters"))
+    out.add("exit $failed", "keep_going")
     return out.text
 
 
@@ -118,7 +129,7 @@ def _ethernet(out: Commented, adapter: Adapter) -> None:
     dev, device = adapter.netdev, adapter.device
     if adapter.driver.global_pause is not None:
         state = "on" if adapter.driver.global_pause else "off"
-        out.add(f"ethtool -A {dev} rx {state} tx {state}", "nic_pause")
+        out.add(f"ethtool -A {dev} rx {state} tx {state} || [ $? -eq {PAUSE_AS_IS} ]", "nic_pause")
     if adapter.qos.trust is not None:
         out.add(f"mlnx_qos -i {dev} --trust {adapter.qos.trust}", "nic_trust")
     for dscp, priority in sorted(adapter.qos.dscp_to_priority.items()):
@@ -152,7 +163,8 @@ def _ethernet(out: Commented, adapter: Adapter) -> None:
             on = int(priority in (priorities or ()))
             out.add(f"echo {on} > /sys/class/net/{dev}/ecn/roce_{side}/enable/{priority}", "ecn_host")
     if adapter.driver.ring_rx is not None:
-        out.add(f"ethtool -G {dev} rx {adapter.driver.ring_rx} tx {adapter.driver.ring_tx}", "ring")
+        line = f"ethtool -G {dev} rx {adapter.driver.ring_rx} tx {adapter.driver.ring_tx}"
+        out.add(f"{line} || [ $? -eq {RING_AS_IS} ]", "ring")
 
 
 def _pcie(out: Commented, adapter: Adapter) -> None:
@@ -179,19 +191,28 @@ def netplan(host: Host) -> str:
             out.add(f"      mtu: {adapter.link.mtu_bytes}", "ipoib_mtu" if adapter.link.ipoib_mode else "mtu")
         if adapter.link.ipoib_mode is not None:
             out.add(f"      infiniband-mode: {adapter.link.ipoib_mode}", "ipoib_mode")
-        if adapter.link.technology == "ethernet" and adapter.link.address.endswith("/31"):
-            _routes(out, adapter, 101 + number)
+        if _routed(adapter):
+            _routes(out, adapter, FIRST_TABLE + number)
     return out.text
 
 
-def _routes(out: Commented, adapter: Adapter, table: int) -> None:
-    """Return traffic of an address by its own rail (RFC 3021: the other of two addresses is the gateway)."""
+def _routed(adapter: Adapter) -> bool:
+    return adapter.link.technology == "ethernet" and adapter.link.address.endswith("/31")
+
+
+def _pair(adapter: Adapter) -> tuple[str, str]:
+    """Return an adapter's address and its gateway (RFC 3021: the other of two addresses)."""
     own = adapter.link.address.partition("/")[0]
     head, _, last = own.rpartition(".")
-    gateway = f"{head}.{int(last) ^ 1}"
+    return own, f"{head}.{int(last) ^ 1}"
+
+
+def _routes(out: Commented, adapter: Adapter, table: int) -> None:
+    """Return traffic of an address by its own rail."""
+    own, gateway = _pair(adapter)
     out.plain("      routes:")
-    out.add(f"        - {{to: 10.64.0.0/10, via: {gateway}, table: {table}}}", "source_route")
-    out.add(f"        - {{to: 10.64.0.0/10, via: {gateway}, metric: {table}}}", "source_route")
+    out.add(f"        - {{to: {RAILS}, via: {gateway}, table: {table}}}", "source_route")
+    out.add(f"        - {{to: {RAILS}, via: {gateway}, metric: {table}}}", "source_route")
     out.plain("      routing-policy:")
     out.add(f"        - {{from: {own}, table: {table}}}", "source_route")
 
@@ -199,7 +220,7 @@ def _routes(out: Commented, adapter: Adapter, table: int) -> None:
 def nmcli(host: Host) -> str:
     """Return the same for NetworkManager."""
     out = _script(host)
-    for adapter in host.adapters.values():
+    for number, adapter in enumerate(host.adapters.values()):
         kind = "infiniband" if adapter.link.technology == "infiniband" else "ethernet"
         base = f"nmcli connection modify rail-{adapter.netdev}"
         out.add(
@@ -207,6 +228,12 @@ def nmcli(host: Host) -> str:
         )
         if adapter.link.address:
             out.add(f"{base} ipv4.method manual ipv4.addresses {adapter.link.address}", "netplan")
+        if _routed(adapter):
+            own, gateway = _pair(adapter)
+            table = FIRST_TABLE + number
+            routes = f"{RAILS} {gateway} {table}, {RAILS} {gateway} table={table}"
+            rule = f"priority {table} from {own} table {table}"
+            out.add(f'{base} ipv4.routes "{routes}" ipv4.routing-rules "{rule}"', "source_route")
         if adapter.link.mtu_bytes is not None:
             out.add(
                 f"{base} {kind}.mtu {adapter.link.mtu_bytes}", "ipoib_mtu" if adapter.link.ipoib_mode else "mtu"
@@ -214,6 +241,7 @@ def nmcli(host: Host) -> str:
         if adapter.link.ipoib_mode is not None:
             out.add(f"{base} infiniband.transport-mode {adapter.link.ipoib_mode}", "ipoib_mode")
         out.add(f"nmcli connection up rail-{adapter.netdev}", "netplan")
+    out.add("exit $failed", "keep_going")
     return out.text
 
 

@@ -12,9 +12,8 @@ from fabrictwin.configuration.writers.files import WrittenFile
 
 _REASON = {
     "NicClusterPolicy": "k8s_policy",
-    "MacvlanNetwork": "k8s_network",
+    "IPPool": "k8s_addresses",
     "IPoIBNetwork": "k8s_network",
-    "HostDeviceNetwork": "k8s_network",
     "SriovNetworkNodePolicy": "k8s_sriov",
     "Pod": "k8s_pod",
 }

@@ -12,6 +12,7 @@ from fabrictwin.configuration.writers.files import Commented, WrittenFile
 from fabrictwin.configuration.writers.nvue_pages import RELEASES, page_of
 
 GLOBAL = "default-global"
+ROCE, CNP = 3, 6  # classes of the RoCE mode
 
 
 def files(switch: Switch) -> list[WrittenFile]:
@@ -27,10 +28,18 @@ def script(switch: Switch) -> str:
     if switch.box.platform:
         out.add(f"# platform {switch.box.platform}", "platform")
     lossless = any(port.qos.pfc for port in switch.ports.values())
-    out.add("nv set qos roce enable on", "roce")
-    out.add(f"nv set qos roce mode {'lossless' if lossless else 'lossy'}", "roce" if lossless else "roce_lossy")
+    if _as_roce_has_it(switch):
+        out.add("nv set qos roce enable on", "roce")
+        out.add(
+            f"nv set qos roce mode {'lossless' if lossless else 'lossy'}", "roce" if lossless else "roce_lossy"
+        )
     _maps(out, switch)
     _profiles(out, switch)
+    split = {
+        port.name.rpartition("s")[0]: port.link.split for port in switch.ports.values() if port.link.split > 1
+    }
+    for cage, parts in split.items():
+        out.add(f"nv set interface {cage} link breakout {parts}x", "breakout")
     for port in switch.ports.values():
         _interface(out, port)
     _routing(out, switch)
@@ -38,6 +47,13 @@ def script(switch: Switch) -> str:
     pages = dict.fromkeys(page_of(line) for line in out.text.splitlines() if line.startswith("nv "))
     out.plain("# Commands are documented at:", *(f"#   {page}" for page in pages))
     return out.text
+
+
+def _as_roce_has_it(switch: Switch) -> bool:
+    """Return true for the classes that the RoCE mode is made for: others would stand beside its own."""
+    queues = [(n, queue) for port in switch.ports.values() for n, queue in port.qos.queues.items()]
+    marked = {n for n, queue in queues if queue.ecn is not None}
+    return marked <= {ROCE} and {n for n, queue in queues if queue.scheduler == "strict"} <= {CNP}
 
 
 def _maps(out: Commented, switch: Switch) -> None:
@@ -93,8 +109,8 @@ def _pfc_profile(out: Commented, name: str, port: Port) -> None:
         out.add(f"{base} cable-length {port.link.cable_m}", "cable")
     if group is not None and group.lossless:
         out.add(f"{base} port-buffer {group.size_bytes}", "group_size")
-        out.add(f"{base} xoff-threshold {group.xoff_bytes}", "xoff")
-        out.add(f"{base} xon-threshold {group.xon_bytes}", "xon")
+        out.add(f"{base} xoff-threshold {group.size_bytes - (group.xoff_bytes or 0)}", "xoff_threshold")
+        out.add(f"{base} xon-threshold {group.xon_offset_bytes}", "xon_offset")
 
 
 def _interface(out: Commented, port: Port) -> None:

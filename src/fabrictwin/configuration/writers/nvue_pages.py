@@ -32,7 +32,7 @@ FORMS: tuple[tuple[str, str], ...] = (
     (rf"{_PORT} qos pfc profile {_NAME}", "QoS"),
     (rf"{_PORT} qos pfc-watchdog state enable", "QoS"),
     (rf"nv set qos pfc-watchdog (?:polling-interval|robustness) {_NUMBER}", "QoS"),
-    (rf"{_PORT} link (?:state up|speed {_NUMBER}G|mtu {_NUMBER}|fec {_NAME})", "Interface"),
+    (rf"{_PORT} link (?:breakout [248]x|state up|speed {_NUMBER}G|mtu {_NUMBER}|fec {_NAME})", "Interface"),
     (rf"{_PORT} (?:description '[^']*'|ip address [\d.:a-f]+/\d+)", "Interface"),
     (r"nv set router bgp router-id [\d.]+", "BGP"),
     (rf"nv set router bgp (?:enable on|autonomous-system {_NUMBER})", "BGP"),

@@ -7,11 +7,12 @@ strings, as in the database.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from fabrictwin.configuration.model.switches import Group, Port, Switch
-from fabrictwin.configuration.policy.chips import BOXES
+from fabrictwin.configuration.policy.chips import BOX_OF_PLATFORM, Box
 from fabrictwin.configuration.policy.reasons import reason
 from fabrictwin.configuration.writers.files import WrittenFile
 
@@ -34,7 +35,8 @@ def config_db(switch: Switch) -> Tables:
     """Return the tables of a switch."""
     tables: Tables = {"DEVICE_METADATA": {"localhost": _metadata(switch)}}
     lossless = {p.name: p for p in switch.ports.values() if p.qos.pfc}
-    tables["PORT"] = {port.name: _port(port) for port in switch.ports.values()}
+    box = BOX_OF_PLATFORM.get(switch.box.platform)
+    tables["PORT"] = {port.name: _port(port, box) for port in switch.ports.values()}
     lengths = {
         port.name: f"{port.link.cable_m}m" for port in switch.ports.values() if port.link.cable_m is not None
     }
@@ -61,13 +63,14 @@ def config_db(switch: Switch) -> Tables:
 
 
 def _metadata(switch: Switch) -> dict[str, str]:
-    box = next((box for box in BOXES.values() if box.platform == switch.box.platform), None)
+    box = BOX_OF_PLATFORM.get(switch.box.platform)
+    lanes = Counter(port.link.lanes for port in switch.ports.values())
     upward = any(not port.bgp and port.address for port in switch.ports.values())
     found = {
         "hostname": switch.name,
         "platform": switch.box.platform,
-        "hwsku": box.sku if box else switch.box.platform.split("-", 1)[-1],
-        "mac": "02:00:00:00:00:01",
+        "hwsku": box.sku(lanes.most_common(1)[0][0]) if box and lanes else switch.box.platform,
+        "mac": switch.box.mac,
         "type": "ToRRouter" if upward else "LeafRouter",
         "buffer_model": "traditional",
         "docker_routing_config_mode": "unified",
@@ -78,10 +81,10 @@ def _metadata(switch: Switch) -> dict[str, str]:
     return found
 
 
-def _port(port: Port) -> dict[str, str]:
+def _port(port: Port, box: Box | None) -> dict[str, str]:
     first = (port.link.jack - 1) * port.link.lanes
     found = {
-        "index": str(port.link.jack),
+        "index": str(port.link.jack if box is None else box.cage(port.link.jack, port.link.lanes)),
         "lanes": ",".join(str(first + lane) for lane in range(max(port.link.lanes, 1))),
         "speed": str(port.link.speed_bps // 10**6),
         "admin_status": "up",
@@ -301,6 +304,9 @@ _TABLE = {
 _FIELD = {
     "platform": "platform",
     "hwsku": "platform",
+    "mac": "mac",
+    "docker_routing_config_mode": "frr_management",
+    "frr_mgmt_framework_config": "frr_management",
     "buffer_model": "buffer_model",
     "bgp_asn": "asn",
     "fec": "fec",
@@ -344,6 +350,8 @@ def _reason_of(table: str, key: str, name: str, value: Any) -> str:
         return "scheduler_cnp" if "strict" in f"{key}{value}" else "scheduler_roce"
     if table == "QUEUE":
         return "ecn"
+    if table == "DEVICE_METADATA" and name == "type":
+        return "role"
     if table == "LOSSLESS_TRAFFIC_PATTERN":
         return _TABLE[table]
     return _FIELD.get(name, _TABLE[table])
