@@ -282,9 +282,9 @@ def test_a_watchdogs_own_abort_is_no_rank_that_died():
 def test_a_call_of_verbs_that_fails_without_an_errno_is_asked_about():
     assert shown("ibv_modify_qp failed \n") == []
     assert shown("ibv_modify_qp failed \n", least=Severity.QUESTION)[0] == "gid-unreachable"
-    assert shown("n1:7:8 [0] ibvwrap.c:1 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out\n") == [
-        "gid-unreachable"
-    ]
+    assert shown(
+        "n1:7:8 [0] ibvwrap.c:1 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out\n"
+    ) == ["gid-unreachable"]
 
 
 def test_an_address_that_another_host_does_not_reach_settles_which_interface_is_wrong():
