@@ -193,9 +193,9 @@ def main() -> None:
         "--write", type=Path, metavar="FOLDER", help="write tables, of --only or all; judge nothing"
     )
     parser.add_argument("--gpus", action="store_true", help="judge GPUs that are left out alone")
-    parser.add_argument("--only", default="", help="families that begin so")
+    parser.add_argument("--only", default="", help="tables whose names in the constants begin so")
     args = parser.parse_args()
-    found = [(gpu, one) for gpu, one in read(args.folder) if one.family.startswith(args.only)]
+    found = [(gpu, one) for gpu, one in read(args.folder) if " ".join(key_of(gpu, one)).startswith(args.only)]
     if args.write:
         write(args.write, {key_of(gpu, one): fit_table(gpu, one) for gpu, one in found})
         return

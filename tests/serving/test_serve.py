@@ -19,6 +19,7 @@ from fabrictwin.serving.scheduler.release import NAMES
 from fabrictwin.serving.step.cuda_graphs import capture_sizes
 from fabrictwin.serving.step.kernels import Kernels, runs_marlin
 from fabrictwin.workload.model.model_blocks import Experts, Weights
+from fabrictwin.workload.operators.tables import chip_of, table
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -106,6 +107,16 @@ def test_weights_are_stored_as_the_models_file_says(tmp_path: Path) -> None:
     assert fp4.linear(8192, 14336, 4096) > 0.97 * wide.linear(8192, 14336, 4096)
     with pytest.raises(ConfigError, match="got hqq of the model's quantization_config, expected one of none, fp8"):
         fields(quant_method="hqq")
+
+
+def test_one_row_takes_a_server_as_long_as_two_though_a_layer_alone_takes_longer() -> None:
+    """Measured layers cast one row by another kernel on Blackwell; a server's program has one for any number."""
+    fp8 = Kernels("gb200", Weights("fp8", "fp8"))
+    assert fp8.linear(1, 4096, 4096) == fp8.linear(2, 4096, 4096)
+    known = table("products", "gb200", "fp8")
+    shapes = np.array([[rows, 4096, 4096] for rows in (1, 2)], float)
+    one, two = known.time_us(chip_of("gb200", "products", "fp8"), shapes)
+    assert one - two > 10
 
 
 @pytest.mark.parametrize("stored", ["int4", "mxfp4"])

@@ -70,7 +70,9 @@ def test_products_are_their_best_tiles_and_splits(name, seed):
     alone = [product(c, form, m, n, k, 1) for m, n, k, _ in SHAPES]
     assert products.product_us(c, CHIP, form, shapes[:, :3]) == pytest.approx(alone, rel=1e-9)
     cast = [
-        c["cast"] + c["row"] * m + (2 + form.operand_bytes) * m * k / (c["memory"] * 3e6) if form.cast else 0.0
+        c["cast"] + c["single"] * (m == 1) + c["row"] * m + (2 + form.operand_bytes) * m * k / (c["memory"] * 3e6)
+        if form.cast
+        else 0.0
         for m, _, k, _ in SHAPES
     ]
     assert products.cast_us(c, CHIP, form, shapes[:, :3]) == pytest.approx(cast, rel=1e-9)
@@ -158,20 +160,27 @@ EXPERTS = [(1, 4096, 1536, 8, 128, 1, 2), (64, 4096, 1535, 8, 128, 8, 2), (16384
            (300, 1024, 2688, 22, 512, 16, 1), (5, 256, 64, 1, 4, 8, 2)]  # fmt: skip
 
 
+@pytest.mark.parametrize("generation", [0, 9, 10])
 @pytest.mark.parametrize("name", sorted(FORMATS))
 @pytest.mark.parametrize("seed", range(6))
-def test_experts_are_their_best_blocks_their_weights_and_rows_moved(name, seed):
+def test_experts_are_their_blocks_their_weights_and_rows_moved(name, seed, generation):
+    """Blocks are the best, but Triton's on Hopper: 256 columns, rows by all choices over the rank's experts."""
     c, size, expected = drawn(experts.BOUNDS, seed), FORMATS[name].operand_bytes, []
+    triton = generation == 9 and name == "mxfp4"
+    columns = 256 if triton else 128
     for tokens, hidden, inner, top_k, count, ranks, ups in EXPERTS:
         rows = max(tokens * top_k / ranks, 1)
         met = min(max(count / ranks, 1), rows)
-        best = math.inf
-        for block in (16, 32, 64, 128):
+        best, blocks = math.inf, [16, 32, 64, 128]
+        if triton:
+            of_expert = tokens * top_k // max(round(count / ranks), 1)
+            blocks = [next((block for block in blocks if block >= of_expert), 128)]
+        for block in blocks:
             took = 0.0
             for n, k in ((ups * inner, hidden), (hidden, inner)):
-                operations = 2 * block * 128 * 128 / size * (1 + c["narrow"] * (1 / block + 1 / 128))
+                operations = 2 * block * columns * 128 / size * (1 + c["narrow"] * (1 / block + 1 / columns))
                 turn = max(operations / (c["peak"] * 1e9 / 100), c["step"])
-                waves = max(math.ceil(rows / met / block) * met * math.ceil(n / 128) / 100, 1)
+                waves = max(math.ceil(rows / met / block) * met * math.ceil(n / columns) / 100, 1)
                 took += waves * (math.ceil(k * size / 128) * turn + c["tile"])
             best = min(best, took)
         memory = met * (ups + 1) * inner * hidden * FORMATS[name].weight_bytes / (c["memory"] * 3e6)
@@ -179,7 +188,8 @@ def test_experts_are_their_best_blocks_their_weights_and_rows_moved(name, seed):
         moved = 2 * tokens * top_k * (c["hidden"] * hidden + c["inner"] * ups / 2 * inner) / 3e6
         expected.append(c["launch"] + body + moved + c["expert"] * met)
     even = np.array([(*row, 0.0) for row in EXPERTS], float)
-    assert FAMILIES["experts"].time_us(c, CHIP, FORMATS[name], even) == pytest.approx(expected, rel=1e-9)
+    chip = Chip(100, 1e9, 3e6, generation)
+    assert FAMILIES["experts"].time_us(c, chip, FORMATS[name], even) == pytest.approx(expected, rel=1e-9)
 
 
 def busiest_by_hand(tokens, top_k, count, ranks, exponent):
@@ -373,13 +383,20 @@ def test_a_table_is_fitted_with_and_without_what_is_left():
     assert found.time_us(chip, shapes)[7] == pytest.approx(
         factor * FAMILIES["decodes"].time_us(found.constants, chip, FORMATS["bf16"], shapes)[7]
     )
-    # products in 16 bits have no cast
-    products_ = np.exp2(draw.uniform(8, 12, (30, 3))).round()
-    for kind, names in (("bf16", products.WITHOUT_CAST), ("fp8", tuple(products.BOUNDS))):
-        made = tables.fit_table(
-            "h100-sxm", Measured("products", kind, products_, np.full(30, 50.0)), residuals=False
-        )
-        assert tuple(made.constants) == names
+
+
+@pytest.mark.parametrize(
+    ("gpu", "family", "kind", "without"),
+    [("h100-sxm", "products", "bf16", {"cast", "row", "single"}), ("h100-sxm", "products", "fp8", {"single"}),
+     ("gb200", "products", "fp8", set()), ("gb200", "products", "fp4", {"single"}),
+     ("h100-sxm", "prompts", "fp8", set()), ("gb200", "prompts", "fp8", {"split"})],
+)  # fmt: skip
+def test_a_table_has_the_constants_of_its_kernels_alone(gpu, family, kind, without):
+    """No cast in 16 bits, one row alone on Blackwell in fp8, rows of keys in parts on Hopper."""
+    bounds = {"products": products.BOUNDS, "prompts": attention.PROMPT_BOUNDS}[family]
+    shapes = np.exp2(np.random.default_rng(3).uniform(8, 12, (30, 3 if family == "products" else 4))).round()
+    made = tables.fit_table(gpu, Measured(family, kind, shapes, np.full(30, 50.0)), residuals=False)
+    assert tuple(made.constants) == tuple(name for name in bounds if name not in without)
 
 
 @pytest.mark.parametrize(

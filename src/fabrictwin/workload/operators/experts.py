@@ -4,7 +4,7 @@ t = launch + (compute³ + memory³)^⅓ + rows moved. A rank's tokens fall on th
 that some token goes to reads its weights, and works on its tokens in blocks of 16 to 128. Rows of all tokens are
 moved, whatever share of the experts a rank holds: sorted, activated and added up. Widths whose rows do not begin
 on sectors of memory, as tensor parallelism leaves some, take longer. Where tokens fall unevenly, by a power law,
-the rank that gets most of them sets the pace.
+the rank that gets most of them sets the pace. Blocks are the shortest, but for Triton's kernels (`runs_triton`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,17 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fabrictwin.base.arrays import F64
 from fabrictwin.workload.operators.products import LARGE_US, LOOP_BYTES, Chip, Format
 
 BLOCKS = (16, 32, 64, 128)
-COLUMNS = 128
+COLUMNS, TRITON_COLUMNS = 128, 256
+TRITON_GENERATION = 9
+"""Hopper, where Triton's kernels widen weights of 4 bits that Marlin does not. Their blocks have 256 columns, and
+as many rows, 16 to 128, as an expert of the rank would get if all choices fell on the rank (`opt_flags.py` of
+triton_kernels, `gpt_oss_triton_kernels_moe.py` of vLLM)."""
 BOUNDS: Mapping[str, tuple[float, float, float]] = {
     "launch": (2.0, 30.0, 200.0),
     "peak": (0.05, 0.6, 1.1),
@@ -53,12 +58,13 @@ def experts_us(constants: Mapping[str, float], chip: Chip, form: Format, shapes:
     tokens, hidden, inner, top_k, _, _, ups, _ = shapes.T
     operand_bytes = form.operand_bytes
     met, blocks_of = busiest_ranks(shapes)
-    compute = np.full(len(tokens), np.inf)
+    triton = runs_triton(chip, form)
+    times_of = []
     for place, block in enumerate(BLOCKS):
-        blocks = blocks_of[:, place]
-        time = _grouped(constants, chip, operand_bytes, block, blocks, ups * inner, hidden)
-        time = time + _grouped(constants, chip, operand_bytes, block, blocks, hidden, inner)
-        compute = np.minimum(compute, time)
+        blocks, tile = blocks_of[:, place], (block, TRITON_COLUMNS if triton else COLUMNS)
+        time = _grouped(constants, chip, operand_bytes, tile, blocks, ups * inner, hidden)
+        times_of.append(time + _grouped(constants, chip, operand_bytes, tile, blocks, hidden, inner))
+    compute = np.choose(_triton_block(shapes), times_of) if triton else np.min(times_of, axis=0)
     rate = constants["memory"] * chip.bytes_per_us
     memory = met * (ups + 1) * inner * hidden * form.weight_bytes / rate
     body = (compute**3 + memory**3) ** (1 / 3)
@@ -75,6 +81,19 @@ def experts_us(constants: Mapping[str, float], chip: Chip, form: Format, shapes:
     sort = constants.get("sort", 0.0) * shapes[:, 4]
     times: F64 = constants["launch"] + sort + body + moved + constants["expert"] * met
     return times
+
+
+def runs_triton(chip: Chip, form: Format) -> bool:
+    """Return True where Triton's kernels widen the weights."""
+    return chip.generation == TRITON_GENERATION and form.stored_bytes > 0 and not form.marlin
+
+
+def _triton_block(shapes: F64) -> NDArray[np.int64]:
+    """Return places in `BLOCKS` of the blocks that Triton's kernels take."""
+    tokens, _, _, top_k, count, ranks = shapes.T[:6]
+    of_expert = np.maximum(tokens * top_k // np.maximum(np.round(count / ranks), 1), 1)
+    places: NDArray[np.int64] = np.searchsorted(BLOCKS, np.minimum(of_expert, BLOCKS[-1]))
+    return places
 
 
 def busiest_ranks(shapes: F64) -> tuple[F64, F64]:
@@ -129,12 +148,19 @@ def _whole_tokens(weights: F64, tokens: float, rows: float) -> F64:
 
 
 def _grouped(
-    constants: Mapping[str, float], chip: Chip, operand_bytes: float, block: int, blocks: F64, n: F64, k: F64
+    constants: Mapping[str, float],
+    chip: Chip,
+    operand_bytes: float,
+    tile: tuple[int, int],
+    blocks: F64,
+    n: F64,
+    k: F64,
 ) -> F64:
+    rows, columns = tile
     turns = np.ceil(k / (LOOP_BYTES / operand_bytes))
-    narrow = 1 + constants["narrow"] * (1 / block + 1 / COLUMNS)
-    operations = 2.0 * block * COLUMNS * LOOP_BYTES / operand_bytes * narrow
+    narrow = 1 + constants["narrow"] * (1 / rows + 1 / columns)
+    operations = 2.0 * rows * columns * LOOP_BYTES / operand_bytes * narrow
     turn = max(operations / (constants["peak"] * chip.operations_per_us / chip.sms), constants["step"])
-    waves = np.maximum(blocks * np.ceil(n / COLUMNS) / chip.sms, 1.0)
+    waves = np.maximum(blocks * np.ceil(n / columns) / chip.sms, 1.0)
     times: F64 = waves * (turns * turn + constants["tile"])
     return times

@@ -20,9 +20,9 @@ FORMATS = {
     "fp8-block": Format(1.0 + 4 / 128, cast=True),
     "fp4": Format(0.5 + 1 / 16, cast=True),
     "mxfp4": Format(2.0, cast=False, stored_bytes=0.5 + 1 / 32),
-    "marlin": Format(2.0, cast=False, stored_bytes=0.5 + 1 / 32),
-    "marlin-fp4": Format(2.0, cast=False, stored_bytes=0.5 + 1 / 16),
-    "marlin-int4": Format(2.0, cast=False, stored_bytes=0.5 + 2 / 128),
+    "marlin": Format(2.0, cast=False, stored_bytes=0.5 + 1 / 32, marlin=True),
+    "marlin-fp4": Format(2.0, cast=False, stored_bytes=0.5 + 1 / 16, marlin=True),
+    "marlin-int4": Format(2.0, cast=False, stored_bytes=0.5 + 2 / 128, marlin=True),
 }
 """Types of operands, with the bytes of their scales: one of 4 bytes for 128 values, or of one byte for 16 or 32.
 

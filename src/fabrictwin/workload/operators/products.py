@@ -54,16 +54,20 @@ BOUNDS: Mapping[str, tuple[float, float, float]] = {
     "split": (0.1, 2.5, 40.0),
     "cast": (0.2, 1.5, 12.0),
     "row": (0.00002, 0.002, 0.02),
+    "single": (0.01, 5.0, 60.0),
 }
 """Constants with the least, a first guess, and the most; times in microseconds.
 
 launch: of the kernel; peak: share of the data sheet's rate; tile: prologue and epilogue of a tile; narrow: loss of
 narrow tiles, in elements; memory: share of the data sheet's rate; step: latency of a turn; waves: weight of whole
 waves; power: what long kernels lose to the clock; split: of combining partial sums; cast: launch of the cast; row:
-of the cast, for each row.
+of the cast, for each row; single: what a layer of one row takes longer.
 """
 NAMES = tuple(BOUNDS)
-WITHOUT_CAST = NAMES[:9]
+WITHOUT_CAST, WITHOUT_SINGLE = NAMES[:9], NAMES[:11]
+SINGLE_GENERATION, SINGLE_BYTES = 10, 1.0
+"""Blackwell in fp8, where layers of one row were measured to take 13 to 15 us longer at every n and k, of two rows
+not. vLLM has PyTorch compile the cast by itself (`QuantFP8`), which compiles sizes of 1 apart from others."""
 
 
 @record
@@ -87,11 +91,13 @@ class Format:
         operand_bytes: Of an element that is multiplied.
         cast: A linear layer casts its input.
         stored_bytes: Of an element of the weights in memory, if they are widened while they are read; else 0.
+        marlin: It is Marlin that widens them.
     """
 
     operand_bytes: float
     cast: bool
     stored_bytes: float = 0.0
+    marlin: bool = False
 
     @property
     def weight_bytes(self) -> float:
@@ -140,8 +146,19 @@ def cast_us(constants: Mapping[str, float], chip: Chip, form: Format, shapes: F6
     if not form.cast:
         return np.zeros(len(m))
     moved = (RESULT_BYTES + form.operand_bytes) * m * k
-    times: F64 = constants["cast"] + constants["row"] * m + moved / (constants["memory"] * chip.bytes_per_us)
+    single = constants.get("single", 0.0) * (m == 1)
+    times: F64 = (
+        constants["cast"] + single + constants["row"] * m + moved / (constants["memory"] * chip.bytes_per_us)
+    )
     return times
+
+
+def constants_of(chip: Chip, form: Format) -> tuple[str, ...]:
+    """Return the names of the constants that linear layers have."""
+    if not form.cast:
+        return WITHOUT_CAST
+    single = chip.generation == SINGLE_GENERATION and form.operand_bytes == SINGLE_BYTES
+    return NAMES if single else WITHOUT_SINGLE
 
 
 def linear_us(constants: Mapping[str, float], chip: Chip, form: Format, shapes: F64) -> F64:

@@ -23,7 +23,7 @@ from fabrictwin.workload.operators.experts import WIDENED_BOUNDS
 from fabrictwin.workload.operators.families import FAMILIES, FORMATS, STAND_INS, WIDENED
 from fabrictwin.workload.operators.fitting import fit_constants, spread_out
 from fabrictwin.workload.operators.measurements import Measured
-from fabrictwin.workload.operators.products import WITHOUT_CAST, Chip, Format
+from fabrictwin.workload.operators.products import Chip, Format, constants_of
 from fabrictwin.workload.operators.residuals import ResidualGrid, fit_residuals
 
 FITTED_TO = 400
@@ -125,18 +125,24 @@ def _distance(gpu: str, other: str) -> tuple[int, float]:
     return abs(generation(gpu) - generation(other)), unlike
 
 
+def _bounds(chip: Chip, measured: Measured) -> Mapping[str, tuple[float, float, float]]:
+    """Return the constants that kernels have, with their bounds."""
+    bounds = FAMILIES[measured.family].bounds
+    if measured.family == "products":
+        return {name: bounds[name] for name in constants_of(chip, format_of(measured.type))}
+    if measured.family == "prompts" and not prompt_kernel(chip).splits:
+        return {name: bounds[name] for name in WITHOUT_SPLIT}
+    if measured.family == "experts" and measured.type.startswith(WIDENED):
+        return WIDENED_BOUNDS
+    return bounds
+
+
 def fit_table(gpu: str, measured: Measured, *, residuals: bool = True, seed: int = 0) -> Table:
     """Return the table that is nearest to measurements on a GPU."""
     family = FAMILIES[measured.family]
     form = format_of(measured.type)
-    bounds = family.bounds
-    if measured.family == "products" and not form.cast:
-        bounds = {name: bounds[name] for name in WITHOUT_CAST}
-    if measured.family == "experts" and measured.type.startswith(WIDENED):
-        bounds = WIDENED_BOUNDS
     chip = chip_of(gpu, measured.family, measured.type)
-    if measured.family == "prompts" and not prompt_kernel(chip).splits:
-        bounds = {name: bounds[name] for name in WITHOUT_SPLIT}
+    bounds = _bounds(chip, measured)
     points = family.points(measured.shapes)
     chosen = spread_out(points, FITTED_TO, seed=seed)
     constants = fit_constants(
