@@ -180,6 +180,12 @@ def _mapped(switch: Switch, port: Port) -> Iterator[Finding]:
             "CNPs wait behind the packets that they are to slow down",
             switch.file,
         )
+    yield from _served(switch, port)
+
+
+def _served(switch: Switch, port: Port) -> Iterator[Finding]:
+    """CNPs' queue is served first, RoCE's by weight, and not dropped from."""
+    where, maps = f"{switch.name}/{port.name}", port.qos.maps
     queue = port.qos.queues.get(maps.queue_of(CNP_DSCP))
     if queue is not None and queue.scheduler != "strict":
         yield Finding(
