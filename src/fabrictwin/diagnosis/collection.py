@@ -1,9 +1,9 @@
 """A shell script that gathers on a cluster what the doctor reads: read-only, no agent, one tar archive.
 
 Each host gets a folder of its own in the archive, by which the doctor tells hosts apart. What a host has not is no
-fault of it: a tool that is not there is listed by name (`absent.txt`), a file that is not there is passed over. What
-a tool says when it fails is kept (`errors.txt`), without words of the script's own, which could be taken for a
-message. Nothing is changed on any host.
+fault of it: a tool that is not there is listed by name (`absent.txt`), a file that is not there is passed over.
+What a tool says when it fails is kept (`errors.txt`), without words of the script's own, which could be taken for
+a message. Nothing is changed on any host.
 """
 
 from __future__ import annotations
