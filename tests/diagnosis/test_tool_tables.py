@@ -514,3 +514,40 @@ Link Error Recovery Counter     : 0
 """
     assert causes(text.format(0)) == []
     assert causes(text.format(847293)) == ["link-errors"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "cause"),
+    [
+        ("XID_ERRORS", 79, "gpu-lost"),
+        ("ROW_REMAP_FAILURE", 1, "gpu-memory"),
+        ("ECC_DBE_VOL_TOTAL", 2, "gpu-memory"),
+        ("NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", 4711, "nvlink-error"),
+        ("GPU_TEMP", 61, ""),
+        ("ECC_DBE_VOL_TOTAL", 0x7FFFFFFFFFFFFFF0, ""),  # a blank of DCGM's
+    ],
+)
+def test_fields_of_dcgm_s_exporter_are_read(field, value, cause):
+    row = '# TYPE DCGM_FI_DEV_{0} gauge\nDCGM_FI_DEV_{0}{{gpu="1",UUID="GPU-b",modelName="NVIDIA H100"}} {1}\n'
+    assert causes(row.format(field, 0)) == []
+    assert causes(row.format(field, value))[:1] == ([cause] if cause else [])
+
+
+def test_a_link_of_a_bond_is_down_until_it_is_up_again():
+    down = "[  336.603619] bond0: (slave eth1): link status definitely down, disabling slave\n"
+    up = "[  345.547358] bond0: (slave eth1): link status definitely up, 40000 Mbps full duplex\n"
+    assert causes(down)[0] == "port-down"
+    assert causes(up + down)[0] == "port-down"
+    assert [one.id for one in answer(down + up).findings if one.severity > Severity.NOTE] == []
+
+
+def test_trust_is_asked_about_after_pauses_that_nobody_set():
+    text = "Priority trust state: pcp\nPFC configuration:\n\tpriority 0 1 2 3\n\tenabled 0 0 0 {}\n"
+    assert causes(text.format(0)) == ["no-pfc", "trust-pcp"]
+    assert causes(text.format(1)) == ["trust-pcp"]
+
+
+@pytest.mark.parametrize("count", [0, 13])
+def test_corrected_errors_that_edac_util_counts_are_told(count):
+    text = f"mc0: 0 Uncorrected Errors with no DIMM info\nmc0: {count} Corrected Errors with no DIMM info\n"
+    assert causes(text) == (["host-hardware"] if count else [])

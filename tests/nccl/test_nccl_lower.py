@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from support.nccl_machines import chosen, communicator
+from support.nccl_machines import chosen, communicator, twin_of
 
+from fabrictwin.base.capabilities import Fidelity
 from fabrictwin.base.errors import ConfigError
+from fabrictwin.base.units import PS_PER_US
+from fabrictwin.engines.channels.channel_resources import message_bytes
+from fabrictwin.nccl.communicator.communicator import initialise
+from fabrictwin.nccl.lowering.chunks import chunk_bytes
 from fabrictwin.nccl.lowering.lower import lower
+from fabrictwin.nccl.lowering.task_times import measure
 from fabrictwin.nccl.lowering.tasks import KINDS, Task
+from fabrictwin.nccl.settings.settings import read_settings
 from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
+from fabrictwin.nccl.tuning.step_costs import calibration
 from fabrictwin.program import patterns
 from fabrictwin.program.data_execution import execute
 from fabrictwin.program.reductions import from_bfloat16, to_bfloat16
@@ -172,3 +182,43 @@ def test_what_cannot_be_says_so() -> None:
         lower(comm, Task("all_reduce", 8), chosen(A.NVLS, P.LL))
     with pytest.raises(ConfigError, match="with one"):
         lower(comm, Task("all_gather", 64), chosen(A.PAT))
+
+
+@pytest.mark.parametrize(
+    ("release", "size", "chunk"),
+    [
+        # depth 8 on two hosts of eight, eight channels: the largest of 1 MiB, 512 KiB, ... with enough of them
+        ("2.18.5", 1 << 20, 32 << 10),
+        ("2.19.3", 16 << 20, 64 << 10),
+        ("2.18.5", 32 << 20, 128 << 10),
+        ("2.18.5", 256 << 20, 512 << 10),
+        ("2.20.3", 16 << 20, 1 << 20),
+    ],
+)
+def test_trees_with_simple_shrank_their_chunks_before_2_20(release: str, size: int, chunk: int) -> None:
+    """NCCL 2.19.4, src/enqueue.cc, computeColl, with a depth of ranks a host less one and log2 of hosts."""
+    settings = read_settings({}, release=release)
+    found = initialise(twin_of("p4de-24xlarge", 2, "ethernet"), settings=settings)
+    task = Task("all_reduce", size, 4)
+    assert chunk_bytes(found, task, Algorithm.TREE, Protocol.SIMPLE, 8) == chunk
+
+
+@pytest.mark.parametrize("fidelity", ["analytic", "flow", "packet"])
+def test_messages_of_a_connection_follow_each_other_as_its_proxy_hands_them_on(fidelity: Fidelity) -> None:
+    """A ring over two hosts: n messages take n - 1 periods, whatever the wire gives."""
+    own = initialise(twin_of("p4de-24xlarge", 2, "ethernet"), settings=read_settings({}))
+    costs = calibration().of(own)
+    task = Task("all_reduce", 256 << 20, 4)
+    choice = chosen(A.RING)
+
+    def time_us(message: float) -> float:
+        changed = replace(costs, between=replace(costs.between, message=message))
+        (found,) = measure(own, [(task, choice)], fidelity=fidelity, costs=changed)
+        return float(found) / PS_PER_US
+
+    channels = lower(own, task, choice).channels
+    edge = patterns.edges(channels).size_bytes.max()
+    messages = -(-int(edge) // int(message_bytes(channels).min()))
+    assert time_us(5000.0) >= (messages - 1) * 5000.0
+    assert time_us(5000.0) == pytest.approx((messages - 1) * 5000.0, rel=0.15)
+    assert time_us(0.0) < time_us(5000.0) / 4

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
+import weakref
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -31,7 +33,7 @@ from fabrictwin.workload.job.nccl_communications import library_of
 from fabrictwin.workload.layers.pass_script import Script
 from fabrictwin.workload.memory.gpu_memory import Known, memory
 from fabrictwin.workload.memory.memory_inputs import memory_inputs_of
-from fabrictwin.workload.search.layout_search import Search, _ByText, divisors
+from fabrictwin.workload.search.layout_search import Search, _ByText, _few_collections, divisors
 from fabrictwin.workload.search.lower_bound import LowerBounds
 from fabrictwin.workload.step.closed_form import ClosedForm
 from fabrictwin.workload.step.communication_times import CommunicationTimes
@@ -239,7 +241,7 @@ def test_scripts_that_are_added_up_once_take_what_their_items_take(training):
     plain = [
         replace(one, **{way: Script(getattr(one, way).items) for way in ("forward", "backward")}) for one in fixed
     ]
-    assert any(len(one.backward.joined) < len(one.backward.items) for one in fixed)
+    assert any(len(one.backward.coded) < len(one.backward.items) for one in fixed)
     for kind in closed.kinds:
         took = closed._timed(closed.stages[0], kind, fixed, mark=True)
         assert took == closed._timed(closed.stages[0], kind, plain, mark=True)
@@ -435,3 +437,22 @@ def test_the_command_writes_a_spec_that_runs_from_another_folder(tmp_path):
     written = load_spec(best)
     assert written.name == "1e9"
     assert predict(written).trace.end_ps == rows[0]["step_time_ps"]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_search_leaves_garbage_to_collections_of_everything(monkeypatch, frozen):
+    class Cycle:
+        pass
+
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: int(frozen))
+    before, one = gc.get_threshold(), Cycle()
+    one.itself = one
+    left = weakref.ref(one)
+    with _few_collections():
+        assert gc.get_threshold()[0] > before[0]
+        del one
+        gc.collect(0)
+        assert (left() is None) == frozen  # it was old when the search began
+    assert gc.get_threshold() == before
+    gc.collect()
+    assert left() is None

@@ -97,6 +97,7 @@ class Connections:
     paths: I32  # over how many network paths its bytes are spread; 1 is one queue pair
     round_robin: npt.NDArray[np.bool_]  # each message goes whole over the next path; else it is split over all
     limit: npt.NDArray[np.float64]  # bytes a picosecond that its ends manage; inf where only wires count
+    message_ps: I64  # between messages of a connection at least: its ends' software hands one on after the other
     send_ps_per_byte: npt.NDArray[np.float64]  # of a processor core at `out`; 0 where adapters do the work
     receive_ps_per_byte: npt.NDArray[np.float64]  # of cores at `into`: the interrupt's and the reading thread's
     read_ps_per_byte: npt.NDArray[np.float64]  # ... of which the thread that reads takes this

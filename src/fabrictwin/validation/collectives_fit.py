@@ -34,7 +34,8 @@ Figure = tuple[str, int | None]  # a field, and which protocol's (LL, LL128, Sim
 
 SHARES = ("ring_share", "tree_share", "nvls_share", "send_share")
 APART = 10.0  # at most, of a figure and the one it starts from
-UNSET = 0.5  # where a figure of 0 starts
+UNSET = {"message": 20.0}  # where a figure of 0 starts, in us: where it shows ...
+UNSET_ELSE = 0.5
 TRIED = 0.05  # of a logarithm, to see how errors change
 LONGEST, SHORTEST = 0.7, 0.002  # steps of a logarithm
 MOST_STEPS = 40
@@ -73,7 +74,7 @@ INSIDE: tuple[Figure, ...] = (
     ("own", None),
     ("own_reduced", None),
 )
-SPRAYED: tuple[Figure, ...] = (("base", None), ("hop", None))
+SPRAYED: tuple[Figure, ...] = (("base", None), ("hop", None), ("message", None))
 IN_SWITCH: tuple[Figure, ...] = (("nvls", None), ("nvls_chunk", None), ("nvls_share", None))
 
 
@@ -142,14 +143,15 @@ def _acting(costs: StepCosts, asked: Asked, nodes: int) -> Hashable:
         bases = [
             costs.sends(p, exchange=exchange, nodes=nodes, own_part=part) for p in Protocol for part in (0, 1)
         ]
-        return *bases, *(tuple(costs.send_hops_us(p).values()) for p in Protocol)
+        return *bases, *(tuple(costs.send_hops_us(p).values()) for p in Protocol), costs.between.message
     algorithm, protocol = choice.algorithm, choice.protocol
     hops = tuple(costs.hops_us(algorithm, protocol).values())
     reduced = task.kind == "all_reduce"
     shares = tuple(costs.share(algorithm, protocol, part, reduced=reduced) for part in (0, 1))
     once = costs.base_us(algorithm, protocol, nodes=nodes)
-    inside = costs.inside
-    return once, shares, hops, inside.channel_gbps[protocol], inside.nvls_chunk, costs.between.collnet_hop
+    inside, between = costs.inside, costs.between
+    beside = inside.channel_gbps[protocol], inside.nvls_chunk, between.collnet_hop, between.message
+    return once, shares, hops, *beside
 
 
 @dataclass
@@ -212,7 +214,8 @@ def descend(
     """
     figures = tuple(figures)
     starts = np.array([get(start, figure) for figure in figures])
-    first = np.log(np.where(starts > 0, starts, UNSET))
+    unset = [UNSET.get(name, UNSET_ELSE) for name, _ in figures]
+    first = np.log(np.where(starts > 0, starts, unset))
     apart = np.where(starts > 0, math.log(APART), np.inf)
     least, most = first - apart, np.minimum(first + apart, [0.0 if f[0] in SHARES else np.inf for f in figures])
     tried = np.where(first + TRIED > most, -TRIED, TRIED)

@@ -81,6 +81,7 @@ FAMILIES = (
     Family("nvlink-status", nvidia_smi.OPENS_NVLINK, nvidia_smi.NvlinkStatus),
     Family("nvidia-smi", nvidia_smi.OPENS_QUERY, nvidia_smi.Query),
     Family("dcgm", dcgm.OPENS, dcgm.Dcgm),
+    Family("dcgm-metrics", dcgm.OPENS_METRICS, dcgm.Metrics),
     Family("lspci", pci.OPENS, pci.Lspci),
     Family("ip-link", interfaces.OPENS_LINK, interfaces.IpLink),
     Family("bond", interfaces.OPENS_BOND, interfaces.Bond),

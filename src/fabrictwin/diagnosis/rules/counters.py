@@ -240,7 +240,8 @@ def _buffers(row: dict[str, Fact]) -> Iterator[Finding]:
         fact
         for name, fact in row.items()
         if name == "rx_discards_phy"
-        or (name.startswith("rx_prio") and name.endswith(("_discards", "_buf_discard")))
+        or (name.startswith("rx_prio") and name.endswith(("_discards", "_discard")))
+        or name.startswith("tc_no_buffer_discard")  # of switches that run Linux
     ]
     dropped = [fact for fact in drops if int(fact.parts[1] or 0) >= MANY_DISCARDS]
     if dropped:
@@ -279,8 +280,11 @@ def _control(row: dict[str, Fact], ports: Ports) -> Iterator[Finding]:
             "marks (ECN) before pauses",
             0.7,
         )
+    facts = [fact for name, fact in row.items() if name.startswith("tx_prio") and name.endswith("_pause")]
+    if not facts and "tx_global_pause" in row:  # pauses of whole links
+        nic, facts = True, [row["tx_global_pause"]]
+        sent, paused = _value(row, "tx_global_pause"), _value(row, "rx_global_pause")
     if nic and sent >= 100_000 and sent > 10 * max(paused, 1):
-        facts = [fact for name, fact in row.items() if name.startswith("tx_prio") and name.endswith("_pause")]
         yield found("host-drains-slowly", facts, f"{sent} pause frames sent, {paused} received", "few", 0.7)
 
 

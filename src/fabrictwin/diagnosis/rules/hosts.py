@@ -78,6 +78,8 @@ def _kernel_links(case: Case) -> Iterator[Finding]:
         yield found(
             "port-down", [*bonds, *downs], "no interface of the bond has a link", "at least one active", 0.85
         )
+    elif case.of("bond.lost") and not flapping:
+        yield from reported("port-down", case.of("bond.lost"), "link of a bond down, not up again", "up", 0.9)
     elif flapping:
         most = max(f.count for f in flapping)
         yield found("link-flapping", flapping, f"Link {flapping[0].value} {most} times", "up", 0.85)
@@ -155,7 +157,7 @@ def nvlink(case: Case) -> Iterator[Finding]:
     errors = [
         fact
         for fact in case.of("nvlink.errors")
-        if str(fact.parts[0]).lower() in ("replay", "recovery", "crc flit", "crc data")
+        if str(fact.parts[0]).lower() in ("replay", "recovery", "crc", "crc flit", "crc data")
         and int(fact.parts[1] or 0) >= 100
     ]
     yield from reported("nvlink-error", errors, "{0} errors {1}", "0", 0.7, severity=Severity.WARNING)

@@ -22,8 +22,9 @@ USUAL_LOSSLESS = (3, 4)  # SONiC's qos_config.j2, where no configuration is at h
 def priorities(case: Case) -> Iterator[Finding]:
     """Trust and lossless priorities of adapters and of SONiC's ports."""
     trust = [fact for fact in case.of("qos.trust") if fact.value == "pcp"]
-    yield from reported("trust-pcp", trust, "Priority trust state: pcp", "dscp", 0.85)
     none = [fact for fact in case.of("qos.pfc") if not fact.parts]
+    unset = len(none) == len(case.of("qos.pfc")) > 0  # nobody has set anything: trust leads nowhere yet
+    yield from reported("trust-pcp", trust, "Priority trust state: pcp", "dscp", 0.6 if unset else 0.85)
     yield from reported(
         "no-pfc",
         none,

@@ -18,7 +18,7 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.engines.base.changes import TimedChange, payload_bps
-from fabrictwin.engines.channels.channel_resources import Bound, bind_in_parts, capacities
+from fabrictwin.engines.channels.channel_resources import Bound, bind_in_parts, capacities, message_bytes
 from fabrictwin.engines.channels.edge_paths import OpenConnections
 from fabrictwin.engines.channels.pipeline_latency import Beyond, CriticalPaths
 from fabrictwin.fabric.fabric import NETWORK, NONE, Fabric, NodeKind
@@ -96,9 +96,11 @@ class Terms:
     """One communication bound to a fabric, for other sizes of the same pattern."""
 
     whole: Communication
-    drain_ps: float
+    drain_ps: float  # without what messages are apart, which depends on their size
     edge_bytes: int  # of the busiest edge
     critical: CriticalPaths
+    message_ps: int = 0  # between messages of a connection
+    far_bytes: int = 0  # of the busiest edge whose messages are apart
 
     def duration(self, part: float, chunk_bytes: int) -> int:
         """Return the time in ps of `part` of the bytes in chunks of so many."""
@@ -110,8 +112,12 @@ class Terms:
         costs = whole.costs
         once = costs.base_ps + -(-moved // chunk_bytes) * costs.chunk_ps
         once += round(min(moved, chunk_bytes) * costs.copy_ps_per_byte)
+        drain = self.drain_ps * part
+        if self.message_ps:
+            messages = -(-int(self.far_bytes * part) // int(message_bytes(smaller).min()))
+            drain = max(drain, (messages - 1) * self.message_ps)
         beyond = self.critical.beyond(smaller).after(once)
-        return int(beyond.ends_ps(self.drain_ps * part, moved).max(initial=0))
+        return int(beyond.ends_ps(drain, moved).max(initial=0))
 
 
 class ClosedForms:
@@ -168,11 +174,24 @@ class ClosedForms:
     def terms(self, communication: Communication, rank_node: I32) -> Terms:
         """Return the closed form of any part of a communication's bytes."""
         edges = patterns.edges(communication.channels)
+        how = communication.transport.connections
+        apart = np.zeros(0, np.int64) if how is None else how.message_ps
+        bare = communication
+        if how is not None and apart.any():
+            transport = replace(communication.transport, connections=replace(how, message_ps=np.zeros_like(apart)))
+            bare = replace(communication, transport=transport)
         ((_, bound, found),) = bind_in_parts(
-            [communication], rank_node, self._connections([edges]), edges=[edges], counted=False
+            [bare], rank_node, self._connections([edges]), edges=[edges], counted=False
         )
-        drain = self._drain(bound, found, communication, edges, np.arange(len(bound.size_bytes)), slice(None))
-        return Terms(communication, drain, int(bound.size_bytes.max(initial=1)), bound.critical[0])
+        drain = self._drain(bound, found, bare, edges, np.arange(len(bound.size_bytes)), slice(None))
+        return Terms(
+            communication,
+            drain,
+            int(bound.size_bytes.max(initial=1)),
+            bound.critical[0],
+            int(apart.max(initial=0)),
+            int(edges.size_bytes[apart > 0].max(initial=0)) if apart.any() else 0,
+        )
 
     def _drain(
         self,

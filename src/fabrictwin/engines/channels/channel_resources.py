@@ -377,7 +377,7 @@ def _uses(
 def _limits(columns: _Columns, found: EndToEnd, how: Connections, fabric: Fabric) -> F64:
     """[C] bytes a picosecond that queue pairs and their ends let through.
 
-    A queue pair's messages are a period apart, so n of them take n - 1 periods.
+    A queue pair's messages are a period apart, so n of them take n - 1 periods; so are a connection's.
     """
     channel, size = columns.channel, columns.size
     limit = np.full(columns.channels, np.inf)
@@ -386,6 +386,9 @@ def _limits(columns: _Columns, found: EndToEnd, how: Connections, fabric: Fabric
         # each of several has every message, or its share of them, one after the other
         each = columns.message[channel[far]] * np.where(how.round_robin, how.paths, 1)[far]
         least_ps = (-(-size[far] // each) - 1) * fabric.nic_qp_message_ps[found.source_nic[far]]
+        # what hands messages on does so for all queue pairs of a connection
+        handed_ps = (-(-size[far] // columns.message[channel[far]]) - 1) * how.message_ps[far]
+        least_ps = np.maximum(least_ps, handed_ps)
         with np.errstate(divide="ignore"):
             queue_pair = np.where(least_ps > 0, columns.flow_bytes[channel[far]] / least_ps, np.inf)
         np.minimum.at(limit, channel[far], queue_pair)

@@ -72,6 +72,7 @@ def plain(edges: int) -> Connections:
         paths=np.ones(edges, np.int32),
         round_robin=np.zeros(edges, np.bool_),
         limit=np.full(edges, np.inf),
+        message_ps=np.zeros(edges, np.int64),
         send_ps_per_byte=np.zeros(edges),
         receive_ps_per_byte=np.zeros(edges),
         read_ps_per_byte=np.zeros(edges),

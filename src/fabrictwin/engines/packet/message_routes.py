@@ -60,6 +60,7 @@ class Pace:
     limit: float  # bytes a picosecond, on the wire
     message_bytes: int  # of one of several that follow each other, on the wire; 0 where there is but one
     share: float  # of its slowest wire's rate
+    message_ps: int = 0  # between messages that follow each other, at least
 
 
 @record
@@ -124,6 +125,7 @@ def guides(communication: Communication) -> dict[tuple[int, int, int], tuple[Gui
             how.limit.tolist(),
             following.tolist(),
             np.where(how.inside_domain, transport.rate_share, 1.0).tolist(),
+            how.message_ps.tolist(),
         ),
         map(
             HostWork,
@@ -325,13 +327,17 @@ class MessageRoutes:
 
         record = self.network.machine.state.qp[q]
         bps = np.inf
-        if guide.pace.message_bytes and np.isfinite(guide.pace.limit):
+        if guide.pace.message_bytes and (guide.pace.message_ps or np.isfinite(guide.pace.limit)):
             staged = guide.out != NONE or guide.into != NONE
             piece = min(
                 guide.pace.message_bytes,
                 self.options.hosts.staging_chunk_bytes if staged else guide.pace.message_bytes,
             )
-            record.message_ps = max(round(piece / guide.pace.limit), int(connection.pacing.message_ps))
+            # messages of one of several queue pairs are as many times as far apart
+            handed_ps = (
+                round(guide.pace.message_ps * share * guide.paths) if guide.round_robin else guide.pace.message_ps
+            )
+            record.message_ps = max(round(piece / guide.pace.limit), int(connection.pacing.message_ps), handed_ps)
         else:
             bps = guide.pace.limit * 8 * PS_PER_S * share
         if guide.pace.share < 1:

@@ -2,14 +2,18 @@
 
 A connection's buffer has 8 steps. Rings with Simple take 4 steps for a chunk of all-reduce, all-gather and
 reduce-scatter and 1 of the others; NVLS and in-network reduction start from chunks of their own, and shrink
-them for small operations. Source: NCCL 2.30.7, src/enqueue.cc, `calcCollChunking` and `addP2pToPlan`.
+them for small operations. Source: NCCL 2.30.7, src/enqueue.cc, `calcCollChunking` and `addP2pToPlan`; before 2.20
+trees with Simple shrank theirs, too (2.19.4, the same file, `computeColl`).
 """
 
 from __future__ import annotations
 
+import math
+
 from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.constants import BUFFER_BYTES, BUFFER_STEPS, NVLS_TREE_CHUNK_BYTES
 from fabrictwin.nccl.lowering.tasks import Task
+from fabrictwin.nccl.settings.version import version_of
 from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
 
 KIB = 1024
@@ -40,6 +44,9 @@ def chunk_bytes(
         if algorithm == Algorithm.TREE:
             return _tree_ll128(communicator, size, channels, chunk)
         return chunk
+    if algorithm == Algorithm.TREE and task.kind == "all_reduce" and settings.release < version_of("2.20"):
+        depth = communicator.ranks_per_node - 1 + int(math.log2(communicator.nodes))
+        return _halved(size, channels, chunk, ((depth * 8, 128), (depth * 4, 64), (depth, 32)))
     at_once = channels * heads
     if algorithm == Algorithm.RING and task.kind in LONG_CHUNKS:
         return 4 * chunk

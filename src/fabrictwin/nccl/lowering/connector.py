@@ -58,12 +58,14 @@ class Connector:
         graph: Graph | None = None,
         graph_channel: I32 | None = None,
         channel_rate: float = np.inf,
+        message_us: float = 0.0,
         messages: I64 | None = None,
     ) -> Connections:
         """Connections of each edge; a step over "nvlink", "pcie" or "net" takes `hop_us`.
 
-        `graph_channel` [channels] is the channel of the graph that each goes by, `messages` [channels] the bytes
-        of one message. Edges alike have the very same connections: sizes of one collective, and its opposite.
+        Over adapters messages of a connection are `message_us` apart at least. `graph_channel` [channels] is the
+        channel of the graph that each goes by, `messages` [channels] the bytes of one message. Edges alike have
+        the very same connections: sizes of one collective, and its opposite.
         """
         channel = edges.channel if graph_channel is None else graph_channel[edges.channel]
         most = None  # queue pairs of each edge: no more than messages
@@ -73,12 +75,13 @@ class Connector:
         key = (
             *(column.tobytes() for column in columns),
             None if most is None else np.minimum(most, self.transports.paths).tobytes(),
-            *(id(graph), channel_rate, *hop_us.items()),
+            *(id(graph), channel_rate, message_us, *hop_us.items()),
         )
         if key not in self._known:
             if sum(len(each) for each in self._known.values()) > _EDGES_KEPT:
                 self._known.clear()
-            self._known[key] = self._connect(edges, channel, hop_us, graph, channel_rate, most)
+            pace = channel_rate, message_us
+            self._known[key] = self._connect(edges, channel, hop_us, graph, pace, most)
         return self._known[key]
 
     def _connect(
@@ -87,9 +90,10 @@ class Connector:
         channel: I32,
         hop_us: dict[str, float],
         graph: Graph | None,
-        channel_rate: float,
+        pace: tuple[float, float],
         most: I64 | None,
     ) -> Connections:
+        channel_rate, message_us = pace
         ends = self._ends(edges, channel, graph)
         distinct, which, one = _distinct(self._alike(edges, channel, ends))
         routes = [
@@ -135,6 +139,7 @@ class Connector:
             paths=spread,
             round_robin=np.broadcast_to(self.transports.in_turns, len(spread)),
             limit=column(slowest, np.float64),
+            message_ps=column([picoseconds(message_us) if r.nic_out != NONE else 0 for r in routes], np.int64),
             send_ps_per_byte=column([work[0] for work in per_byte], np.float64),
             receive_ps_per_byte=column([work[1] for work in per_byte], np.float64),
             read_ps_per_byte=column([work[2] for work in per_byte], np.float64),

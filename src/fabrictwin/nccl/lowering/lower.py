@@ -143,6 +143,7 @@ class Lowering:
                 graph=graph,
                 graph_channel=made.graph_channel,
                 channel_rate=rate * GB / PS_PER_S * wire / data,
+                message_us=costs.between.message,
                 messages=message_bytes(channels),
             ),
         )
@@ -302,6 +303,7 @@ class Lowering:
                 edges,
                 costs.send_hops_us(protocol),
                 channel_rate=rate * wire / data,
+                message_us=costs.between.message,
                 messages=message_bytes(channels),
             ),
         )

@@ -64,6 +64,7 @@ class CostsBetween:
     collnet_hop: float
     send_hop: float
     hop: float  # of every step, beside its own: what this network takes longer than InfiniBand
+    message: float  # between messages of a connection: what its proxy and the network's library do for one
     base: float  # once, where several hosts take part: meeting, the proxies' start
 
 

@@ -83,7 +83,7 @@ class Job:
         pp = self.layout.pp
         return tuple(sum(self.layer_counts[s::pp]) for s in range(pp))
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
         t, layout = self.training, self.layout
         host = (0, 0, 0) if t.host.graphs else (t.host.routing, t.host.expert, t.host.interleaved)

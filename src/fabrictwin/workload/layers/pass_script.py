@@ -7,11 +7,11 @@ cost. Lowering turns it into operations; a search over layouts can add it up ins
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal, NamedTuple
 
 from fabrictwin.base.records import record
-from fabrictwin.workload.layers.roofline import NOTHING, Cost
+from fabrictwin.workload.layers.roofline import Cost
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 Part = Literal["forward", "backward", "recompute", "weight"]
@@ -23,6 +23,12 @@ LABELS: dict[Part, tuple[str, str]] = {
     "weight": ("backward", "compute"),
     "recompute": ("recompute", "recompute"),
 }
+
+
+@cache
+def key_in_script(key: int) -> tuple[str, int]:
+    """Return the key of a communication of a script among those of a pass, one object for all scripts."""
+    return "script", key
 
 
 class Compute(NamedTuple):
@@ -49,15 +55,8 @@ class Wait(NamedTuple):
     key: int
 
 
-class Stretch(NamedTuple):
-    """Compute of one label, by one of its parts, between what surely ends it: added up."""
-
-    cost: Cost
-    part: Part
-
-
 Item = Compute | Start | Wait
-COMPUTE, STRETCH, START, WAIT = range(4)  # items as numbers
+COMPUTE, STRETCH, START, WAIT = range(4)  # items as numbers, and compute that is added up
 
 
 @dataclass
@@ -160,46 +159,34 @@ class FixedScript(Script):
         return self._weights_apart if part == "weight" else super().apart(part)
 
     @cached_property
-    def joined(self) -> tuple[Item | Stretch, ...]:
-        """The items with compute added up where its beginning and its end lie in the script.
-
-        A communication that starts or is waited for ends a stretch, and so does compute of another label.
-        What comes before the first of these joins what was computed before the script, and stays as it is.
-        """
-        found: list[Item | Stretch] = []
-        own: Stretch | None = None  # under way, begun in the script
-        begun = False
-        before: tuple[str, str] | None = None
-        for item in self.items:
-            ends = not isinstance(item, Compute) or (before is not None and LABELS[item.part] != before)
-            if ends and own is not None:
-                found.append(own)
-                own = None
-            begun = begun or ends
-            if not isinstance(item, Compute):
-                found.append(item)
-                before = None
-                continue
-            before = LABELS[item.part]
-            if begun:
-                own = Stretch((NOTHING if own is None else own.cost) + item.cost, item.part)
-            else:
-                found.append(item)
-        if own is not None:
-            found.append(Compute(*own))  # what comes behind the script may join it
-        return tuple(found)
-
-    @cached_property
     def coded(self) -> tuple[tuple[int, Any, Any, Any], ...]:
-        """Return `joined` for a loop: of compute (its label, ps, kernels), of communications (key, collective)."""
+        """Return the items for a loop: of compute (its label, ps, kernels), of communications (key, collective).
+
+        Compute whose beginning and end lie in the script is added up to stretches, which have no label. A
+        communication that starts or is waited for ends one, and so does compute of another label. What comes
+        before the first of these joins what was computed before the script, and stays as it is.
+        """
         found: list[tuple[int, Any, Any, Any]] = []
-        for item in self.joined:
+        ps, kernels, own, begun = 0.0, 0, False, False  # of the stretch under way, if there is one
+        label: tuple[str, str] | None = None  # of what was just computed
+        for item in self.items:
+            if not isinstance(item, Compute) or label not in (None, LABELS[item.part]):
+                begun = True
+                if own:
+                    found.append((STRETCH, None, ps, kernels))
+                    ps, kernels, own = 0.0, 0, False
             if isinstance(item, Compute):
-                found.append((COMPUTE, LABELS[item.part], item.cost.ps, item.cost.kernels))
-            elif isinstance(item, Stretch):
-                found.append((STRETCH, None, item.cost.ps, item.cost.kernels))
-            elif isinstance(item, Start):
-                found.append((START, ("script", item.key), item.collective, None))
+                label = LABELS[item.part]
+                if begun:
+                    ps, kernels, own = ps + item.cost.ps, kernels + item.cost.kernels, True
+                else:
+                    found.append((COMPUTE, label, item.cost.ps, item.cost.kernels))
+                continue
+            label = None
+            if isinstance(item, Start):
+                found.append((START, key_in_script(item.key), item.collective, None))
             else:
-                found.append((WAIT, ("script", item.key), None, None))
+                found.append((WAIT, key_in_script(item.key), None, None))
+        if own:
+            found.append((COMPUTE, label, ps, kernels))  # what comes behind the script may join it
         return tuple(found)

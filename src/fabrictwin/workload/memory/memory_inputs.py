@@ -76,6 +76,16 @@ class MemoryInputs:
     activations: Activations = Activations()
     sharding: Sharding = Sharding()
 
+    def with_batches(self, micro_batches: int, size: int, *, sequence_parallel: bool) -> MemoryInputs:
+        """The figures of another layout that divides model and replicas alike: micro-batches of this size."""
+        batches, kept = self.batches, self.activations
+        return MemoryInputs(
+            *(self.model, self.vocab, self.stage_layers, self.sparse_layers, self.ranks),
+            Batches(micro_batches, size, batches.sequence, batches.schedule),
+            Activations(sequence_parallel, kept.recompute, kept.recompute_modules, kept.attention),
+            self.sharding,
+        )
+
     def layers_of(self, stage: int) -> tuple[int, int]:
         """(dense, with experts)."""
         sparse = self.sparse_layers[stage] if self.sparse_layers else 0
@@ -103,20 +113,13 @@ class MemoryInputs:
 _ZERO: dict[str, Literal[0, 1, 2, 3]] = {"none": 0, "zero-1": 1, "zero-2": 2, "zero-3": 3, "fsdp": 0, "fsdp-1": 0}
 
 
-def memory_inputs_of(job: Job, like: MemoryInputs | None = None) -> MemoryInputs:
-    """The figures of a checked job; `like` are those of another that divides model and replicas alike, if any."""
+def memory_inputs_of(job: Job) -> MemoryInputs:
+    """The figures of a checked job."""
     training, layout = job.training, job.layout
     batches = Batches(job.micro_batches, training.micro_batch_size, training.sequence, _schedule(job))
     activations = Activations(
-        training.sequence_parallel,
-        training.recompute,
-        training.recompute_modules,
-        training.attention,
-        training.loss,
+        training.sequence_parallel, training.recompute, training.recompute_modules, training.attention
     )
-    if like is not None:
-        of_model = like.model, like.vocab, like.stage_layers, like.sparse_layers
-        return MemoryInputs(*of_model, like.ranks, batches, activations, like.sharding)
     strategy = training.sharding.strategy
     return MemoryInputs(
         model=job.model,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import field
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -40,7 +40,7 @@ from fabrictwin.workload.step.communication_times import CommunicationTimes
 LARGEST_MICRO_BATCH = 8
 HEADROOM = 0.05  # of a GPU's memory, for what `memory` leaves out: fragmentation, workspaces
 LARGEST_CONTEXT = 16
-COLLECTED = 500_000  # objects made between two searches for cyclic garbage
+COLLECTED = 1_000_000  # objects made between two searches for cyclic garbage
 _RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "operations", "full")  # from what costs least time
 _WITH_CONDITIONS = ("operations",)  # the rules forbid it with some layouts
 
@@ -116,13 +116,25 @@ class _ByText:
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Look for cyclic garbage seldom: a search makes many objects that stay, and few that refer to themselves."""
+    """Look for cyclic garbage seldom: a search makes many objects that stay, and few that refer to themselves.
+
+    What is new as it begins and as it ends grows old unseen: only collections of everything look at it.
+    """
     before = gc.get_threshold()
+    _grow_old()
     gc.set_threshold(max(before[0], COLLECTED), *before[1:])
     try:
         yield
     finally:
+        _grow_old()
         gc.set_threshold(*before)
+
+
+def _grow_old() -> None:
+    """Put all objects into the oldest generation, but where some are frozen, which would be no more."""
+    if not gc.get_freeze_count():
+        gc.freeze()
+        gc.unfreeze()
 
 
 def divisors(n: int) -> list[int]:
@@ -147,6 +159,7 @@ class Search:
         self._kinds: dict[tuple[bool, bool, bool], Training] = {}
         self._memory = Known()
         self._divided: tuple[Any, _Division | None] = None, None
+        self._recomputes = [r for r in _RECOMPUTE if r != "selective" or self.given.attention == "materialised"]
         self.room = (1 - headroom) * catalog.gpu(self.base.hardware.gpu).memory.value
 
     def _neutral(self, spec: Spec, blueprint: Blueprint, fabric: Fabric) -> tuple[Job, npt.NDArray[np.int32]]:
@@ -262,41 +275,45 @@ class Search:
         tokens = section["micro_batch_size"] * self.given.sequence // division.parallel.cp
         return (section["sequence_parallel"], tokens % division.parallel.tp == 0, section["recompute"])
 
-    def _width(self, training: Training, par: Parallel) -> int | None:
+    def _width(self, section: dict[str, Any], division: _Division) -> int | None:
         """Data-parallel ranks of a unit; None where the spec's rules forbid the section."""
+        key = self._ruled(section, division)
+        if key not in division.ruled:
+            division.ruled[key] = self._checked(section, division.parallel)
+        return division.ruled[key]
+
+    def _checked(self, section: dict[str, Any], par: Parallel) -> int | None:
         assert par.dp is not None
         try:
+            training = self._training(section, par)
             check_layout(training, self.model, self.rules)
             return check_switches(training, self.model, par.dp, self.rules)
-        except ConfigError:
+        except (ConfigError, ValidationError):
             return None
+
+    def _micro_batches(self, section: dict[str, Any], par: Parallel) -> int:
+        assert par.dp is not None
+        return self.global_batch // (int(section["micro_batch_size"]) * par.dp)
 
     def _job(self, section: dict[str, Any]) -> Job | None:
         """The job of a section; None where the spec's rules forbid it."""
         division = self._division(section)
-        par, key = division.parallel, self._ruled(section, division)
-        if key in division.ruled and division.ruled[key] is None:
-            return None
-        try:
-            training = self._training(section, par)
-        except ValidationError:
-            return None
-        if key not in division.ruled:
-            division.ruled[key] = self._width(training, par)
-        width = division.ruled[key]
+        width, par = self._width(section, division), division.parallel
         if width is None:
             return None
         assert par.dp is not None
         if width not in division.layouts:
             expert_tp = par.expert_tp or par.tp
             division.layouts[width] = Layout(par.tp, par.dp, par.pp, par.cp, par.ep, expert_tp, width, par.order)
-        return replace(
-            self.base,
-            training=training,
+        return Job(
+            training=self._training(section, par),
+            model=self.base.model,
             layout=division.layouts[width],
-            micro_batches=self.global_batch // (training.micro_batch_size * par.dp),
+            micro_batches=self._micro_batches(section, par),
             vocab=division.vocab,
             layer_counts=division.layer_counts,
+            placement=self.base.placement,
+            hardware=self.base.hardware,
         )
 
     def _training(self, section: dict[str, Any], parallel: Parallel) -> Training:
@@ -307,23 +324,32 @@ class Search:
         changed = {key: section[key] for key in ("micro_batch_size", "recompute")}
         return self._kinds[kind].model_copy(update={**changed, "parallel": parallel})
 
+    def _memory_inputs(self, section: dict[str, Any], division: _Division) -> MemoryInputs:
+        """The figures of a section's memory, those of its division found once."""
+        if not division.inputs:
+            job = self._job(section)
+            assert job is not None
+            division.inputs.append(memory_inputs_of(job))
+        return division.inputs[0].with_batches(
+            self._micro_batches(section, division.parallel),
+            section["micro_batch_size"],
+            sequence_parallel=section["sequence_parallel"],
+        )
+
     def _held(self, section: dict[str, Any]) -> _Held | None:
         """The section's layout with the least recomputation that fits; None where the rules forbid it."""
-        tried = [r for r in _RECOMPUTE if r != "selective" or self.given.attention == "materialised"]
+        tried, division = self._recomputes, self._division(section)
         first = {**section, "recompute": tried[0]}
-        job = self._job(first)
-        if job is None:
+        if self._width(first, division) is None:
             return None
-        division = self._division(section)
-        known, inputs = division.memory, memory_inputs_of(job, division.inputs[0] if division.inputs else None)
-        division.inputs[:] = [inputs]
+        known, inputs = division.memory, self._memory_inputs(first, division)
         # without recomputation; with all of it, which tells whether more has to be tried at all; what lies between
         if fullest(inputs, tried[0], known)[1] <= self.room:
-            return _Held(first, job)
+            return _Held(first, self._job(first))
         least = None
         for recompute in (tried[-1], *tried[1:-1]):
             one = {**section, "recompute": recompute}
-            if recompute in _WITH_CONDITIONS and self._job(one) is None:
+            if recompute in _WITH_CONDITIONS and self._width(one, division) is None:
                 continue
             fits = fullest(inputs, recompute, known)[1] <= self.room
             if fits:

@@ -22,6 +22,7 @@ from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.job.job_communications import all_slowed_ps
+from fabrictwin.workload.job.rank_layout import Layout
 from fabrictwin.workload.layers.pass_script import Collective, Compute, Kind, Script, Start
 from fabrictwin.workload.search.exchange_bounds import ExchangeBounds, StepExchanges
 from fabrictwin.workload.step.closed_form import ClosedForm, PassTimes
@@ -121,8 +122,26 @@ def _layers(
     return tuple(chosen), np.array(found, np.float64)
 
 
+@lru_cache(maxsize=1 << 14)
+def _stage_sums(
+    loads: tuple[float, ...], counts: tuple[int, ...], pp: int, most: int
+) -> tuple[tuple[float, ...], F64]:
+    """(loads of `_layers`, [2 x (loads + 2), stages] how often each stage does the layers of a load and the ends).
+
+    The upper half counts what a micro-batch makes of a stage, the lower what comes before the stage's first pass.
+    """
+    chosen, layers = _layers(loads, counts, pp, most)
+    ends = np.zeros((2, pp))
+    ends[0, 0] = ends[1, -1] = 1
+    own = np.concatenate([layers.sum(axis=1), ends])
+    before = np.zeros_like(own)
+    before[: len(layers), 1:] = np.cumsum(layers[:, 0, :-1], axis=1)
+    before[len(layers), 1:] = 1
+    return chosen, np.concatenate([own, before])
+
+
 def _bound_ps(
-    job: Job, forward: F64, backward: F64, exchanges: StepExchanges | None = None, optimizer: F64 | float = 0.0
+    job: Job, forward: F64, backward: F64, exchanges: StepExchanges, optimizer: F64 | float = 0.0
 ) -> float:
     """Less than the step takes with passes of so many ps [chunks, stages], these exchanges, and so much [stages]
     of the optimizer.
@@ -136,8 +155,6 @@ def _bound_ps(
     around = forward[0] if schedule == "zero-bubble" else both[0]
     np.cumsum(around[:-1], out=before[1:])
     every = m * both.sum(axis=0)
-    if exchanges is None:
-        return float((before + every).max())
     behind = optimizer + exchanges.behind
     bound = before + every + exchanges.between + behind
     if exchanges.beside:
@@ -160,12 +177,15 @@ class LowerBounds:
         self.in_switch = in_switch  # switches may add up: bytes of an all-reduce then leave once
         self._exchanges = ExchangeBounds(in_switch=in_switch)
         self._known: dict[tuple[object, ...], tuple[_Passes, ...]] = {}
+        self._ep_hosts: dict[Layout, int] = {}
         self._by_load: dict[tuple[object, ...], _Passes] = {}
 
     def _passes(self, job: Job, loads: tuple[float, ...]) -> tuple[_Passes, ...]:
         layout, training = job.layout, job.training
+        if layout not in self._ep_hosts:
+            self._ep_hosts[layout] = job.ep_hosts
         key = (
-            *(layout.tp, layout.cp, layout.ep, layout.expert_tp, job.ep_hosts),
+            *(layout.tp, layout.cp, layout.ep, layout.expert_tp, self._ep_hosts[layout]),
             *(training.micro_batch_size, training.sequence_parallel, training.recompute, len(loads)),
         )
         if key not in self._known:
@@ -178,8 +198,12 @@ class LowerBounds:
         return _summed(layers, self._passes(job, loads))
 
     def of(self, job: Job) -> float:
-        """Time in ps that no step of the job is faster than."""
-        return _bound_ps(job, *self._summed(job, _FEW))
+        """Time in ps that no step of the job is faster than: a stage's passes, and those before its first."""
+        loads, sums = _stage_sums(job.loads, job.layer_counts, job.layout.pp, _FEW)
+        passes = self._passes(job, loads)
+        both = [each.forward + each.backward for each in passes]
+        before = [each.forward for each in passes] if job.training.parallel.schedule == "zero-bubble" else both
+        return float((np.array([job.micro_batches * ps for ps in both] + before) @ sums).max())
 
     def with_exchanges(self, job: Job) -> float:
         """The same with more loads of experts told apart, and with parameters and gradients on their way."""

@@ -42,7 +42,7 @@ class CommunicationTimes:
         self._scale: dict[str, float] = {}
         network = self._forms.network
         self._rails = None if library is None else EqualRails(library, network.leaf, network.uplink_bps)
-        self._placed: dict[tuple[object, ...], tuple[I64, tuple[object, ...]]] = {}
+        self._placed: dict[tuple[object, ...], Place] = {}
 
     def without_passes(self) -> CommunicationTimes:
         """The same, but for the passes that are kept: for a job whose compute costs differ."""
@@ -74,12 +74,11 @@ class CommunicationTimes:
 
     def place(self, groups: I64, *, trees: bool) -> Place:
         """Return who stands for all of the groups, and where they lie; `trees`: they may communicate on trees."""
-        key = (*self.placement_key(groups), trees)
+        key = groups.shape, groups.tobytes(), trees
         if key not in self._placed:
-            some = self._representatives(groups, trees=trees)
-            self._placed[key] = some, self.placement_key(groups[some])
-        some, key_of_some = self._placed[key]
-        return groups[some], key_of_some
+            some = groups[self._representatives(groups, trees=trees)]
+            self._placed[key] = some, self.placement_key(some)
+        return self._placed[key]
 
     def of(
         self,

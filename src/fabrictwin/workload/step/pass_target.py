@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from fabrictwin.workload.job.job_communications import Groups, Made, slowed_ps
-from fabrictwin.workload.layers.pass_script import LABELS, Collective, Compute, Part, Script, Start
+from fabrictwin.workload.layers.pass_script import (
+    LABELS,
+    Collective,
+    Compute,
+    Part,
+    Script,
+    Start,
+    key_in_script,
+)
 from fabrictwin.workload.layers.roofline import Cost
 from fabrictwin.workload.step.step_context import Stage
 
@@ -45,9 +53,9 @@ class PassTarget(ABC, Generic[Mark]):
             if isinstance(item, Compute):
                 self.compute(item.cost, item.part)
             elif isinstance(item, Start):
-                self.start(("script", item.key), item.collective)
+                self.start(key_in_script(item.key), item.collective)
             else:
-                self.wait(("script", item.key))
+                self.wait(key_in_script(item.key))
 
     def compute(self, cost: Cost, part: Part) -> None:
         """Compute after what came before."""

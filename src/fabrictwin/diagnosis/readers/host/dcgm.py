@@ -12,6 +12,7 @@ from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = r"^\|\s*Diagnostic\s+\|\s*Result\s+\||^\|\s*(?:Overall Health|Health Monitor Report)\b"
+OPENS_METRICS = r"^# (?:HELP|TYPE) DCGM_FI_|^DCGM_FI_\w+\{"
 _ROW = re.compile(r"\|(?P<name>[^|]*)\|(?P<value>.*)\|\s*$")
 _FRAME = re.compile(r"[+|][-=+ ]|\|[^|]*\|\s*$")
 _ITEM = re.compile(r"(?:GPU|CPU|Switch|Core)\s?\d+: \w+$")
@@ -55,4 +56,39 @@ class Dcgm(LineReader):
     def close(self) -> None:
         """Keep the last message; a table without any is evidence too."""
         self._end()
+        self.sink.add("dcgm.read", True, place=Place(self.sink.file, 0))
+
+
+class Metrics(LineReader):
+    """Reads DCGM's fields as its exporter hands them to Prometheus (dcgm_fields.h)."""
+
+    _VALUE = re.compile(r"DCGM_FI_(?:DEV_)?(\w+)\{(.*)\} (\d{1,18})(?:\.0+)?(?: \d+)?$")  # a blank has 19 digits
+    _LINKS = re.compile(r"NVLINK_(CRC_FLIT|CRC_DATA|REPLAY|RECOVERY)_ERROR_COUNT_(TOTAL|L\d+)$")
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is none of the exporter's."""
+        bare = text.strip()
+        found = self._VALUE.match(bare)
+        if found is None:
+            return not bare or bare.startswith(("#", "DCGM_FI_", "DCGM_EXP_"))
+        name, value = found[1], int(found[3])
+        gpu = re.search(r"\bgpu=\"(\w+)\"", found[2])
+        about = Subject(device=f"GPU {gpu[1]}" if gpu else "a GPU")
+        link = self._LINKS.match(name)
+        if not value:
+            return True
+        if name == "XID_ERRORS":
+            self.sink.add("xid", value, about)
+        elif name == "ROW_REMAP_FAILURE":
+            self.sink.add("smi.remap-failed", True, about)
+        elif name in ("ROW_REMAP_PENDING", "RETIRED_PENDING"):
+            self.sink.add("smi.remap-pending", True, about)
+        elif name == "ECC_DBE_VOL_TOTAL":
+            self.sink.add("smi.uncorrected", ("volatile", value), about)
+        elif link is not None:
+            self.sink.add("nvlink.errors", (link[1].replace("_", " ").lower(), value), about)
+        return True
+
+    def close(self) -> None:
+        """Say that GPUs were looked at."""
         self.sink.add("dcgm.read", True, place=Place(self.sink.file, 0))

@@ -18,6 +18,7 @@ OPENS = (
     r"^\d+,\d+,\d+,-;|^\[\s*\d{1,8}\.\d{6}\] |detected NVSwitch|\[tid \d+\]|nvidia-nvswitch\d*:|AER: |pcieport |"
     r"^(?:kern|daemon|user)\s*:\w+\s*:|DMAR: |AMD-Vi: |oom-kill|Out of memory: Killed|PCIe Bus Error: |"
     r"systemd-networkd\[\d+\]: \S+: (?:[Ll]ost|[Gg]ained) carrier|NIC Link is (?:Up|Down)|"
+    r"\w: Link is (?:Up|Down|up|down)\b|"
     r"link status (?:definitely|up|down)|running without any active interface|"
     r"nv(?:idia)?-fabricmanager(?:-start\.sh)?\[|nvidia-fabricmanager\.service|"
     r"[Ff]abric ?[Mm]anager .*(?:version|match|failed)|Failed to start NVIDIA fabric manager"
@@ -29,12 +30,16 @@ LOCAL_INTERFACE = re.compile(
 
 # of which one stands in each line that leaves something here
 MARKS = (
-    "Xid", "SXid", "NVSwitch", "peer", "segfault", "mlx5", "carrier", "NIC Link", "link status", "running without",
+    "Xid", "SXid", "NVSwitch", "peer", "segfault", "mlx5", "carrier", "ink is ", "link status", "running without",
     "available PCIe", "IOMMU", "version", "rror", "Killed", "The NVIDIA GPU", "fallen off the bus",
     "fabricmanager", "Failed to start", "fault", "[ERROR]", "[FATAL]", "IMEX",
 )  # fmt: skip
 _DETAIL = re.compile(r"\s*(?:\[ ?\d+\]|device \[)")  # rows below an error of PCIe
-_OF_SEVERAL_LINES = frozenset(("The NVIDIA GPU", "fallen off the bus", "IMEX"))
+_OF_SEVERAL_LINES = frozenset(("The NVIDIA GPU", "fallen off the bus", "IMEX", "link status"))
+
+_BONDED = re.compile(
+    r"(?:\(slave ([\w.@-]+)\): )?link status (definitely )?(up|down)(?: for interface ([\w.@-]+))?"
+)
 
 
 class KernelLog(LineReader):
@@ -42,6 +47,7 @@ class KernelLog(LineReader):
 
     def __init__(self, sink: Sink) -> None:
         super().__init__(sink)
+        self._lost: dict[str, Place] = {}  # links of bonds that went down, while they are
         self._named = ""  # the GPU that a message of several lines began with
         self._is_imex = False  # the log is of the IMEX daemon
         self.is_idle = False  # the last line left nothing here, and no other of its shape will
@@ -58,12 +64,8 @@ class KernelLog(LineReader):
             ("segfault", re.compile(r"(\S+?)\[\d+\]: segfault at .* in (\S+?)\["), self._segfault),
             ("mlx5", re.compile(r"mlx5_(?:core|ib) ([0-9a-f:.]+).*?: (.*)"), self._mlx5),
             ("carrier", re.compile(r"networkd\[\d+\]: (\S+): ([Ll]ost|[Gg]ained) carrier"), self._carrier),
-            ("NIC Link", re.compile(r"(\S+): NIC Link is (Up|Down)"), self._carrier),
-            (
-                "link status",
-                re.compile(r"link status (?:definitely )?(up|down) for interface ([\w.@-]+)"),
-                self._bonded,
-            ),
+            ("ink is ", re.compile(r"([\w.@-]+):? (?:NIC )?Link is (Up|Down|up|down)\b"), self._carrier),
+            ("link status", _BONDED, self._bonded),
             ("running without", re.compile(r"(\S+): now running without any active interface"), self._bond),
             (
                 "available PCIe",
@@ -187,7 +189,14 @@ class KernelLog(LineReader):
             self.sink.add("link.event", state, Subject(device=found[1]))
 
     def _bonded(self, found: re.Match[str], _text: str) -> None:
-        self.sink.add("link.event", found[1], Subject(device=found[2]))
+        name = found[1] or found[4]
+        if name is None:
+            return
+        self.sink.add("link.event", found[3], Subject(device=name))
+        if found[3] == "up":
+            self._lost.pop(name, None)
+        elif found[2] is not None:  # definitely: the bond goes on without it
+            self._lost.setdefault(name, self.sink.here())
 
     def _bond(self, found: re.Match[str], _text: str) -> None:
         self.sink.add("bond.dead", True, Subject(device=found[1]))
@@ -233,5 +242,7 @@ class KernelLog(LineReader):
             self._manager(found, text)
 
     def close(self) -> None:
-        """Say that a log was read: no message of trouble is evidence too."""
+        """Keep links that stayed down, and say that a log was read: no message of trouble is evidence too."""
+        for name, place in self._lost.items():
+            self.sink.add("bond.lost", True, Subject(device=name), place=place)
         self.sink.add("kernel.read", True, place=Place(self.sink.file, 0))
