@@ -51,7 +51,10 @@ POOLS = {"ingress_lossless_pool": {"type": "ingress", "mode": "dynamic", "size":
 LOSSY = {"lossy": {"pool": "ingress_lossless_pool", "size": "0", "dynamic_th": "3"}}
 WHOLE: dict[str, Any] = QOS | {
     "DEVICE_METADATA": {"localhost": {"hostname": "sw", "platform": "x86_64-mlnx_msn4700-r0", "bgp_asn": "None"}},
-    "PORT": {port: {"speed": "400000", "lanes": "0,1,2,3,4,5,6,7", "mtu": "9100"} for port in PORTS},
+    "PORT": {
+        port: {"speed": "400000", "lanes": ",".join(str(8 * n + lane) for lane in range(8)), "mtu": "9100"}
+        for n, port in enumerate(PORTS)
+    },
     "CABLE_LENGTH": {"AZURE": dict.fromkeys(PORTS, "40m")},
     "BUFFER_POOL": POOLS,
     "BUFFER_PROFILE": LOSSY,

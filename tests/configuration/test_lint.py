@@ -184,6 +184,27 @@ MORE: dict[str, Mutation] = {
     "unknown port": (_set("CABLE_LENGTH", "AZURE", Ethernet999="5m"), "reference-missing"),
     "other peer": (_every("DEVICE_NEIGHBOR", port="Ethernet8"), "peer-differs"),
     "cable differs": (_every("CABLE_LENGTH", Ethernet0="7m"), "cable-differs"),
+    "lanes twice": (_set("PORT", "Ethernet4", lanes="0,1,2,3"), "name-twice"),
+    "port down": (_set("PORT", "Ethernet0", admin_status="down"), "port-down"),
+    "xon beyond the group": (_set("BUFFER_PROFILE", PG, xon="900000"), "xon-large"),
+    "static pool": (_set("BUFFER_POOL", "ingress_lossless_pool", mode="static"), "pool-mode"),
+    "trunk without link-local addresses": (
+        lambda tables: tables["INTERFACE"].update(Ethernet16={}),
+        "bgp-one-side",
+    ),
+    "no neighbour": (lambda tables: tables["BGP_NEIGHBOR"].pop("default|Ethernet16"), "bgp-one-side"),
+    "name of another switch": (_set("DEVICE_METADATA", "localhost", hostname="leaf-1"), "name-twice"),
+    "MAC of another switch": (_set("DEVICE_METADATA", "localhost", mac="02:00:0a:ff:00:02"), "mac-twice"),
+    "watchdog of another priority": (_set("PORT_QOS_MAP", "Ethernet0", pfcwd_sw_enable="4"), "watchdog-missing"),
+    "watchdog that alerts": (_set("PFC_WD", "Ethernet0", action="alert"), "watchdog-alert"),
+    "lossy class in the lossless group": (
+        _set("TC_TO_PRIORITY_GROUP_MAP", "AZURE", **{"0": "3"}),
+        "lossy-in-group",
+    ),
+    "marks from nothing": (
+        _set("WRED_PROFILE", "AZURE_LOSSLESS", green_min_threshold="0", green_max_threshold="1"),
+        "ecn-early",
+    ),
     "AS of the spine": (_set("DEVICE_METADATA", "localhost", bgp_asn="4280008192"), "asn-equal"),
 }
 
@@ -231,6 +252,8 @@ NVUE = {  # what stands in a switch's script, what stands there instead, the rul
     "MTU 1500": ("link mtu 9100", "link mtu 1500", "mtu-small"),
     "small headroom": ("xoff-threshold 19456", "xoff-threshold 190000", "headroom-too-small"),
     "no watchdog": ("pfc-watchdog state enable", "pfc-watchdog state disable", "watchdog-missing"),
+    "more than the whole": ("bw-percent 50 ", "bw-percent 75 ", "bandwidth-sum"),
+    "another cable": ("cable-length 3 ", "cable-length 100 ", "cable-differs"),
 }
 
 

@@ -164,7 +164,7 @@ EXPERTS = [(1, 4096, 1536, 8, 128, 1, 2), (64, 4096, 1535, 8, 128, 8, 2), (16384
 @pytest.mark.parametrize("name", sorted(FORMATS))
 @pytest.mark.parametrize("seed", range(6))
 def test_experts_are_their_blocks_their_weights_and_rows_moved(name, seed, generation):
-    """Blocks are the best, but Triton's on Hopper: 256 columns, rows by all choices over the rank's experts."""
+    """Blocks are the best, but Triton's on Hopper and Marlin's, by what experts of the rank get of all choices."""
     c, size, expected = drawn(experts.BOUNDS, seed), FORMATS[name].operand_bytes, []
     triton = generation == 9 and name == "mxfp4"
     columns = 256 if triton else 128
@@ -172,9 +172,11 @@ def test_experts_are_their_blocks_their_weights_and_rows_moved(name, seed, gener
         rows = max(tokens * top_k / ranks, 1)
         met = min(max(count / ranks, 1), rows)
         best, blocks = math.inf, [16, 32, 64, 128]
+        own = max(round(count / ranks), 1)
         if triton:
-            of_expert = tokens * top_k // max(round(count / ranks), 1)
-            blocks = [next((block for block in blocks if block >= of_expert), 128)]
+            blocks = [next((block for block in blocks if block >= tokens * top_k // own), 128)]
+        elif name.startswith("marlin"):
+            blocks = [next((block for block in (8, 16, 32, 48, 64) if tokens * top_k / own / block < 0.9), 64)]
         for block in blocks:
             took = 0.0
             for n, k in ((ups * inner, hidden), (hidden, inner)):
@@ -222,7 +224,8 @@ def busiest_by_hand(tokens, top_k, count, ranks, exponent):
 )  # fmt: skip
 @pytest.mark.parametrize("exponent", [1.01, 1.2])
 def test_the_busiest_rank_is_that_of_tokens_dealt_by_hand(tokens, top_k, count, ranks, exponent):
-    met, blocks = experts.busiest_ranks(np.array([[tokens, 4096, 1536, top_k, count, ranks, 2, exponent]], float))
+    shape = np.array([[tokens, 4096, 1536, top_k, count, ranks, 2, exponent]], float)
+    met, blocks = experts.busiest_ranks(shape, (16, 32, 64, 128))
     expected = busiest_by_hand(tokens, top_k, count, ranks, exponent)
     assert [met[0], *blocks[0]] == pytest.approx(expected, rel=0.02)
 

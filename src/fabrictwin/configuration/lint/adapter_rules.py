@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from fabrictwin.base.whole_numbers import whole_or_none
 from fabrictwin.configuration.lint.findings import Finding
 from fabrictwin.configuration.model.cluster import Configuration
 from fabrictwin.configuration.model.hosts import Adapter, Host
@@ -13,6 +14,7 @@ ROCE_MTU = 4200
 IPOIB_MTU = 4092
 CONNECTED_MTU = 65520
 ENOUGH_RING = 1024
+ENOUGH_READS = 44
 ROCE_V2 = 2
 
 
@@ -194,17 +196,19 @@ def frames(configuration: Configuration) -> Iterator[Finding]:
                 effect="RDMA falls back to packets of 1024 bytes",
                 fix=f"ip link set {adapter.netdev} mtu 9100",
             )
-        ring = adapter.driver.ring_rx
-        if ring is not None and ring < ENOUGH_RING:
-            yield _found(
-                host,
-                adapter,
-                "ring-small",
-                got=f"a receive ring of {ring}",
-                expected=f"at least {ENOUGH_RING}",
-                effect="bursts over TCP are dropped (rx_out_of_buffer)",
-                severity="warning",
-            )
+        waits = "bursts over TCP are dropped (rx_out_of_buffer)", "senders over TCP wait"
+        rings = ("receive", adapter.driver.ring_rx, waits[0]), ("send", adapter.driver.ring_tx, waits[1])
+        for what, ring, effect in rings:
+            if ring is not None and ring < ENOUGH_RING:
+                yield _found(
+                    host,
+                    adapter,
+                    "ring-small",
+                    got=f"a {what} ring of {ring}",
+                    expected=f"at least {ENOUGH_RING}",
+                    effect=effect,
+                    severity="warning",
+                )
         if adapter.link.ipoib_mode is not None and adapter.link.mtu_bytes is not None:
             most = IPOIB_MTU if adapter.link.ipoib_mode == "datagram" else CONNECTED_MTU
             if adapter.link.mtu_bytes > most:
@@ -248,6 +252,17 @@ def firmware(configuration: Configuration) -> Iterator[Finding]:
                     effect=effect,
                     severity=severity,
                 )
+        reads = whole_or_none(adapter.card.firmware.get("MAX_ACC_OUT_READ", ""), most=255)
+        if reads is not None and 0 < reads < ENOUGH_READS:  # 0: the firmware's own
+            yield _found(
+                host,
+                adapter,
+                "firmware-max-acc-out-read",
+                got=f"MAX_ACC_OUT_READ={reads}",
+                expected=f"{ENOUGH_READS} (nccl-tests issue 152: half the bandwidth with less)",
+                effect="too few PCIe reads are under way to keep the link busy",
+                severity="warning",
+            )
         kind = adapter.card.firmware.get("LINK_TYPE_P1")
         right = {"ethernet": ("ETH", "2"), "infiniband": ("IB", "1")}[adapter.link.technology]
         if kind is not None and kind not in right:

@@ -112,6 +112,29 @@ def _group(switch: Switch, port: Port, number: int, group: Group) -> Iterator[Fi
             switch.file,
             f"set dynamic_th of {group.profile} to 0",
         )
+    # a chip of Broadcom takes headroom beyond a group's size, and its profiles tell by xon_offset
+    inside = switch.box.chip.startswith("spectrum") or (not switch.box.chip and group.xon_offset_bytes is None)
+    if group.xon_bytes is not None and group.xon_bytes > group.size_bytes and inside:
+        yield Finding(
+            "xon-large",
+            "error",
+            where,
+            f"xon {group.xon_bytes} in a group of {group.size_bytes}",
+            "less than the group",
+            "the peer is let go on before anything is drained: pauses do nothing",
+            switch.file,
+        )
+    pool = switch.buffers.pools.get(group.pool)
+    if pool is not None and (group.dynamic_th if pool.mode == "static" else group.static_th) is not None:
+        yield Finding(
+            "pool-mode",
+            "error",
+            where,
+            f"{'dynamic' if pool.mode == 'static' else 'static'}_th in the {pool.mode} pool {group.pool}",
+            f"{pool.mode}_th",
+            "the switch refuses the profile",
+            switch.file,
+        )
     if group.dynamic_th is not None and group.dynamic_th > LARGEST_ALPHA:
         yield Finding(
             "alpha-large",
@@ -122,8 +145,6 @@ def _group(switch: Switch, port: Port, number: int, group: Group) -> Iterator[Fi
             "one port takes nearly the whole pool before it pauses",
             switch.file,
         )
-    # a chip of Broadcom takes headroom beyond a group's size, and its profiles tell by xon_offset
-    inside = switch.box.chip.startswith("spectrum") or (not switch.box.chip and group.xon_offset_bytes is None)
     if inside and group.size_bytes < (group.xoff_bytes or 0) and not _pool_xoff(switch, group):
         yield Finding(
             "headroom-outside-group",
@@ -242,6 +263,16 @@ def _marks(switch: Switch, port: Port, priority: int) -> Iterator[Finding]:
             f"ECN from {queue.ecn.min_bytes} to {queue.ecn.max_bytes}",
             "a minimum below the maximum",
             "the switch refuses the profile",
+            switch.file,
+        )
+    if queue.ecn.max_bytes < 2 * (port.link.mtu_bytes or 9100):
+        yield Finding(
+            "ecn-early",
+            "warning",
+            where,
+            f"all marked from {queue.ecn.max_bytes} bytes",
+            "more than some frames",
+            "two packets in a queue are congestion already: senders never reach the link's rate",
             switch.file,
         )
     if queue.ecn.probability < 1:

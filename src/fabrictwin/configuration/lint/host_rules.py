@@ -1,4 +1,4 @@
-"""Rules about a host: limits, modules, services, containers, the kernel, NCCL, and hosts that differ."""
+"""Rules about a host: limits, modules, services, containers, the kernel, and hosts that differ."""
 
 from __future__ import annotations
 
@@ -13,15 +13,6 @@ from fabrictwin.configuration.model.hosts import Host
 
 ENOUGH_FILES = 65_536
 ENOUGH_SHM = 1 << 30
-_LEFT_OVER = {  # of NCCL's debugging group: what each costs
-    "NCCL_IB_DISABLE": ("1", "error", "traffic goes over TCP sockets"),
-    "NCCL_P2P_DISABLE": ("1", "error", "GPUs of a host do not use NVLink"),
-    "NCCL_SHM_DISABLE": ("1", "warning", "ranks of a host go over the network"),
-    "NCCL_NVLS_ENABLE": ("0", "warning", "NVSwitch does not reduce"),
-    "NCCL_NET_GDR_LEVEL": ("LOC", "error", "GPUDirect is off"),
-    "NCCL_NET_GDR_READ": ("0", "warning", "sends go through host memory"),
-}
-_FIXED = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")
 
 
 def _found(
@@ -219,102 +210,6 @@ def _shared_memory(host: Host, text: str) -> Iterator[Finding]:
             got=f"{size >> 20} MiB of shared memory",
             expected="at least 1 GiB",
             effect="NCCL cannot create its shared memory segments",
-        )
-
-
-def nccl(configuration: Configuration) -> Iterator[Finding]:
-    """NCCL's variables choose the right adapters, and none of its debugging is left."""
-    for host in configuration.hosts.values():
-        said = host.nccl
-        for name, (value, severity, effect) in _LEFT_OVER.items():
-            if said.get(name, "").strip() == value:
-                yield _found(
-                    host,
-                    name.lower().replace("_", "-"),
-                    got=f"{name}={value}",
-                    expected="nothing said",
-                    effect=effect,
-                    severity="error" if severity == "error" else "warning",
-                )
-        for name in _FIXED:
-            if name in said:
-                yield _found(
-                    host,
-                    "nccl-fixed",
-                    got=f"{name}={said[name][:30]}",
-                    expected="nothing said",
-                    effect="NCCL no longer chooses by size and topology",
-                    severity="warning",
-                )
-        if "NCCL_IB_GID_INDEX" in said:
-            index = said["NCCL_IB_GID_INDEX"]
-            low = index.strip() in ("0", "1", "2")
-            yield _found(
-                host,
-                "gid-index",
-                got=f"NCCL_IB_GID_INDEX={index[:10]}",
-                expected="nothing said (2.21 and later choose RoCE v2 by family)",
-                effect="that GID is link-local or of RoCE v1: connections time out"
-                if low
-                else "the index may differ from host to host",
-                severity="error" if low else "warning",
-            )
-        yield from _adapters(host)
-        yield from _interfaces(host)
-
-
-def _adapters(host: Host) -> Iterator[Finding]:
-    text = host.nccl.get("NCCL_IB_HCA")
-    if text is None:
-        return
-    names = [part.partition(":")[0] for part in text.lstrip("^=").split(",") if part]
-    known = {adapter.device for adapter in host.adapters.values() if adapter.device}
-    if text.startswith("^"):
-        return
-    if not text.startswith("=") and any(
-        other != name and other.startswith(name) for name in names for other in known
-    ):
-        yield _found(
-            host,
-            "hca-prefix",
-            got=f"NCCL_IB_HCA={text[:40]}",
-            expected="an exact match, beginning with =",
-            effect="mlx5_1 also takes mlx5_10 and mlx5_11",
-            severity="warning",
-        )
-    unknown = [name for name in names if known and not any(device.startswith(name) for device in known)]
-    if unknown:
-        yield _found(
-            host,
-            "hca-unknown",
-            got=f"NCCL_IB_HCA names {', '.join(unknown[:3])}",
-            expected="adapters that are there",
-            effect="NCCL falls back to fewer adapters or to sockets",
-        )
-    elif text.startswith("=") and known - set(names):
-        yield _found(
-            host,
-            "hca-missing",
-            got=f"NCCL_IB_HCA leaves out {', '.join(sorted(known - set(names))[:3])}",
-            expected="all compute adapters",
-            effect="rails are not used",
-            severity="warning",
-        )
-
-
-def _interfaces(host: Host) -> Iterator[Finding]:
-    text = host.nccl.get("NCCL_SOCKET_IFNAME")
-    if text is None:
-        return
-    names, said = text.lstrip("^=").split(","), f"NCCL_SOCKET_IFNAME={text[:40]}"
-    if text.startswith("^") and "lo" not in names:
-        effect = "lo may be chosen: ranks of other hosts are not reached"
-        yield _found(
-            host, "socket-interface", got=said, expected="^docker0,lo or a name", effect=effect, severity="warning"
-        )
-    if not text.startswith("^") and any(name.startswith(("lo", "docker", "virbr")) for name in names):
-        yield _found(
-            host, "socket-interface", got=said, expected="the management network", effect="bootstrap hangs"
         )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import ip_interface
 
 from fabrictwin.configuration.headroom import mlx5
 from fabrictwin.configuration.lint.findings import Finding
 from fabrictwin.configuration.model.cluster import Configuration
-from fabrictwin.configuration.model.hosts import Adapter, Host
+from fabrictwin.configuration.model.hosts import Adapter, AdapterQos, Host
 from fabrictwin.configuration.model.switches import Port, Switch
 from fabrictwin.configuration.policy.host_policy import FRAME_MORE
 
@@ -35,24 +36,36 @@ def _differ(one: object, other: object) -> bool:
     return one is not None and other is not None and one != other
 
 
+def _one_subnet(one: str, other: str) -> bool:
+    """Return true for addresses of one subnet, and for what is no address, which other rules are about."""
+    try:
+        return ip_interface(one).network == ip_interface(other).network
+    except ValueError:
+        return True
+
+
 def _agree(switch: Switch, port: Port, host: Host, adapter: Adapter) -> Iterator[Finding]:
     where = f"{host.name}/{adapter.device or adapter.netdev} and {switch.name}/{port.name}"
 
     def finding(rule: str, got: str, expected: str, effect: str, fix: str = "") -> Finding:
         return Finding(rule, "error", where, got, expected, effect, host.file or switch.file, fix)
 
-    if adapter.qos.pfc is not None and port.qos.pfc is not None and _differ(adapter.qos.pfc, port.qos.pfc):
+    # a script that sets some of the classes leaves the rest as ConnectX has it: no PFC, trust in PCP
+    set_up = adapter.qos != AdapterQos()
+    pfc = frozenset() if adapter.qos.pfc is None and set_up else adapter.qos.pfc
+    trust = "pcp" if adapter.qos.trust is None and set_up else adapter.qos.trust
+    if pfc is not None and port.qos.pfc is not None and _differ(pfc, port.qos.pfc):
         yield finding(
             "pfc-one-side",
-            f"PFC on {sorted(adapter.qos.pfc)} at the adapter and {sorted(port.qos.pfc)} at the switch",
+            f"PFC on {sorted(pfc)} at the adapter and {sorted(port.qos.pfc)} at the switch",
             "the same priorities",
             "the side without PFC goes on sending while it is paused: the other drops",
             f"mlnx_qos -i {adapter.netdev} --pfc " + ",".join("1" if p in port.qos.pfc else "0" for p in range(8)),
         )
-    if _differ(adapter.qos.trust, port.qos.trust):
+    if _differ(trust, port.qos.trust):
         yield finding(
             "trust-differs",
-            f"trust {adapter.qos.trust} at the adapter and {port.qos.trust} at the switch",
+            f"trust {trust} at the adapter and {port.qos.trust} at the switch",
             "dscp on both",
             "they take packets for different priorities",
         )
@@ -75,6 +88,13 @@ def _agree(switch: Switch, port: Port, host: Host, adapter: Adapter) -> Iterator
                     "the switch pauses a priority that does not carry the traffic, and drops the traffic",
                     f"mlnx_qos -i {adapter.netdev} --dscp2prio set,{dscp},{theirs}",
                 )
+    if adapter.link.address and port.address and not _one_subnet(adapter.link.address, port.address):
+        yield finding(
+            "subnet-differs",
+            f"{adapter.link.address} at the adapter and {port.address} at the switch",
+            "two addresses of one subnet, with prefixes of one length",
+            "the gateway is not reached: nothing leaves by this rail",
+        )
     if _differ(adapter.link.cable_m, port.link.cable_m):
         yield finding(
             "cable-differs",
@@ -177,6 +197,9 @@ def _trunk(switch: Switch, port: Port, other: Switch, far: Port) -> Iterator[Fin
         pairs.append(
             ("priority-differs", classes[0], classes[1], "one switch pauses what the other carries elsewhere")
         )
+    if switch.bgp.asn is not None and other.bgp.asn is not None:
+        pairs.append(("bgp-one-side", port.bgp, far.bgp, "no session comes up: the link carries nothing"))
+    pairs.append(("port-down", port.up, far.up, "the link is down: one path less"))
     for rule, here, there, effect in pairs:
         if here is not None and there is not None and here != there:
             yield Finding(rule, "error", where, f"{here} and {there}", "the same", effect, switch.file)

@@ -10,6 +10,8 @@ from fabrictwin.configuration.lint import (
     host_rules,
     link_rules,
     manifest_rules,
+    nccl_rules,
+    scheduling_rules,
     subnet_rules,
     switch_rules,
 )
@@ -28,8 +30,11 @@ RULES: tuple[Rule, ...] = (
     link_rules.to_hosts,
     link_rules.between_switches,
     switch_rules.routing,
+    switch_rules.down,
     adapter_rules.classes,
     adapter_rules.congestion,
+    scheduling_rules.adapters,
+    scheduling_rules.switches,
     adapter_rules.frames,
     adapter_rules.firmware,
     adapter_rules.access_control,
@@ -37,7 +42,7 @@ RULES: tuple[Rule, ...] = (
     host_rules.modules,
     host_rules.kernel,
     host_rules.containers,
-    host_rules.nccl,
+    nccl_rules.nccl,
     host_rules.differing,
     subnet_rules.manager,
     subnet_rules.partitions,
@@ -49,6 +54,7 @@ _EFFECT = {
     "range": ("value-range", "a value that it takes", "the value is refused, or means something else"),
     "reference": ("reference-missing", "a name that is defined", "the part that refers to it has no effect"),
     "conflict": ("files-disagree", "the same in all files", "which of them is in force depends on what runs last"),
+    "twice": ("name-twice", "one of its own", "one of the two is taken for the other"),
     "syntax": ("not-understood", "the format's own words", "the line is refused or ignored"),
 }
 

@@ -22,6 +22,24 @@ _LIMITS = {
     "qos_high_limit": 255,
 }
 NEVER = 20  # a lifetime of 20 is without end
+SLOW_RATES = {2: "2.5", 3: "10", 5: "5", 6: "20", 11: "14"}  # codes of a group's rate, Gb/s (InfiniBand 15.2.5.16)
+# fmt: off
+OPTIONS = (  # of opensm(8), those that people set
+    *_LIMITS,
+    "subnet_prefix", "guid", "m_key", "routing_engine", "root_guid_file", "cn_guid_file", "io_guid_file", "qos",
+    "partition_config_file", "qos_policy_file", "qos_vlarb_high", "qos_vlarb_low", "qos_sl2vl",
+    "sweep_interval", "log_file", "log_flags", "log_max_size", "force_log_flush", "dump_files_dir",
+    "sweep_on_trap", "max_op_vls", "connect_roots", "use_ucast_cache", "packet_life_time", "vl_stall_count",
+    "leaf_vl_stall_count", "babbling_port_policy", "transaction_timeout", "transaction_retries",
+    "max_wire_smps", "reassign_lids", "honor_guid2lid_file", "daemon", "sminfo_polling_timeout",
+    "polling_retry_number", "console", "console_port", "port_shifting", "scatter_ports", "ids_guid_file",
+    "guid_routing_order_file", "torus_config", "no_partition_enforcement", "part_enforce", "nue_max_num_vls",
+    "allow_both_pkeys", "sa_key", "sm_key", "no_multicast_option", "disable_multicast",
+    "local_phy_errors_threshold", "overrun_errors_threshold", "hop_weights_file", "port_search_ordering_file",
+    "lid_matrix_dump_file", "lfts_file", "avoid_throttled_links", "default_mcg_mtu", "default_mcg_rate",
+    "perfmgr", "event_plugin_name", "quasi_ftree_indexing",
+)
+# fmt: on
 
 
 def manager(configuration: Configuration) -> Iterator[Finding]:
@@ -67,6 +85,28 @@ def manager(configuration: Configuration) -> Iterator[Finding]:
                     "a stuck host stops the fabric behind it",
                     warn=True,
                 )
+    for name in options:
+        if name not in OPTIONS and did_you_mean(name, OPTIONS):
+            yield _found(
+                subnet,
+                "option-unknown",
+                name[:40],
+                "an option that OpenSM has not",
+                f"a name of its own{did_you_mean(name, OPTIONS)}",
+                "OpenSM ignores the line, and goes on with its default",
+                warn=True,
+            )
+    qos = options.get("qos", "").upper()
+    if qos == "FALSE" and any(name in options for name in ("qos_policy_file", "qos_sl2vl", "qos_vlarb_high")):
+        yield _found(
+            subnet,
+            "qos-off",
+            "qos",
+            "FALSE, with lanes and a policy",
+            "TRUE",
+            "neither is programmed: all traffic is in one lane",
+            warn=True,
+        )
     yield from _lanes(subnet)
 
 
@@ -167,6 +207,16 @@ def partitions(configuration: Configuration) -> Iterator[Finding]:
                 "full members",
                 "limited members do not reach each other",
             )
+        if one.rate in SLOW_RATES:
+            yield _found(
+                subnet,
+                "partition-rate",
+                one.name,
+                f"rate={one.rate} ({SLOW_RATES[one.rate]} Gb/s)",
+                "no rate, or that of the slowest port",
+                "IPoIB of the partition sends no faster",
+                warn=True,
+            )
         if one.ipoib and one.mtu is not None and one.mtu < MTU_4096:
             yield _found(
                 subnet,
@@ -254,7 +304,33 @@ def scheduler(configuration: Configuration) -> Iterator[Finding]:
 
 
 def _tree(slurm: Slurm, names: set[str], owner: dict[str, str]) -> Iterator[Finding]:
+    if slurm.switches and slurm.plugin and slurm.plugin != "topology/tree":
+        yield Finding(
+            "slurm-plugin",
+            "error",
+            "slurm.conf",
+            f"TopologyPlugin={slurm.plugin[:40]}",
+            "topology/tree",
+            "topology.conf is not read: jobs are placed without regard to switches",
+            slurm.file,
+        )
     tops = sorted(name for name in names if name not in owner)
+    below = {row.name: row.switches for row in slurm.switches}
+    reached, waiting = set(tops), list(tops)
+    while waiting:
+        fresh = [child for child in below.get(waiting.pop(), ()) if child not in reached]
+        reached |= set(fresh)
+        waiting += fresh
+    if names - reached:
+        yield Finding(
+            "slurm-loop",
+            "error",
+            ", ".join(sorted(names - reached))[:60],
+            "switches that are above each other",
+            "a tree",
+            "slurmctld ends: the switches have no top",
+            slurm.file,
+        )
     if len(tops) > 1:
         yield Finding(
             "slurm-apart",

@@ -157,6 +157,18 @@ def _mapped(switch: Switch, port: Port) -> Iterator[Finding]:
                     "the class is not in the part of the buffer that has headroom, or a pause stops another one",
                     switch.file,
                 )
+    used = set(maps.dscp_to_tc.values())
+    for tc, group in sorted(maps.tc_to_group.items()):
+        if tc in used and tc not in (port.qos.pfc or ()) and group in (port.qos.pfc or ()):
+            yield Finding(
+                "lossy-in-group",
+                "warning",
+                f"{where} class {tc}",
+                f"priority group {group}, which is lossless",
+                "a lossy group",
+                f"what is not paused fills the room of priority {group}: RoCE is paused for it",
+                switch.file,
+            )
     cnp = maps.dscp_to_tc.get(CNP_DSCP)
     if cnp is not None and cnp in (port.qos.pfc or ()):
         yield Finding(
@@ -168,6 +180,12 @@ def _mapped(switch: Switch, port: Port) -> Iterator[Finding]:
             "CNPs wait behind the packets that they are to slow down",
             switch.file,
         )
+    yield from _served(switch, port)
+
+
+def _served(switch: Switch, port: Port) -> Iterator[Finding]:
+    """CNPs' queue is served first, RoCE's by weight, and not dropped from."""
+    where, maps = f"{switch.name}/{port.name}", port.qos.maps
     queue = port.qos.queues.get(maps.queue_of(CNP_DSCP))
     if queue is not None and queue.scheduler != "strict":
         yield Finding(
@@ -247,6 +265,16 @@ def watchdogs(configuration: Configuration) -> Iterator[Finding]:
                         "the switch refuses the watchdog",
                         switch.file,
                     )
+            if port.qos.watchdog is not None and port.qos.watchdog.action == "alert":
+                yield Finding(
+                    "watchdog-alert",
+                    "warning",
+                    where,
+                    "a watchdog that alerts",
+                    "drop or forward",
+                    "a storm is told of and goes on",
+                    switch.file,
+                )
             if port.qos.watchdog is not None and not port.qos.pfc:
                 yield Finding(
                     "watchdog-without-pfc",
@@ -255,6 +283,22 @@ def watchdogs(configuration: Configuration) -> Iterator[Finding]:
                     "a watchdog without PFC",
                     "PFC, or no watchdog",
                     "it watches nothing",
+                    switch.file,
+                )
+
+
+def down(configuration: Configuration) -> Iterator[Finding]:
+    """A port with a cable to a host is up."""
+    for switch in configuration.switches.values():
+        for port in switch.ports.values():
+            if not port.up and port.link.peer.partition("/")[0] in configuration.hosts:
+                yield Finding(
+                    "port-down",
+                    "error",
+                    f"{switch.name}/{port.name}",
+                    f"admin_status down, with a cable to {port.link.peer}",
+                    "up",
+                    "the host has a rail less: its jobs fall back to fewer adapters, or do not start",
                     switch.file,
                 )
 

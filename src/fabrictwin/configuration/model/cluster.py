@@ -41,6 +41,7 @@ class Slurm:
 
     switches: tuple[SlurmSwitch, ...] = ()
     gres: tuple[SlurmNode, ...] = ()
+    plugin: str = ""  # of topology
     file: str = ""
 
 

@@ -139,7 +139,8 @@ class Port:
     link: PortLink = PortLink()
     qos: PortQos = PortQos()
     address: str = ""  # of layer 3; '' with BGP unnumbered
-    bgp: bool = False  # a neighbour by interface
+    bgp: bool = False  # a neighbour by interface, which needs a link-local address
+    up: bool = True
 
 
 @record

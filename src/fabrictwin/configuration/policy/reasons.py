@@ -204,7 +204,7 @@ REASONS: dict[str, Reason] = {
     # Slurm, Kubernetes
     "slurm_leaf": Reason("nodes under one leaf are placed together", "topology.conf(5)"),
     "slurm_spine": Reason("which leaves are joined", "topology.conf(5)"),
-    "slurm_gres": Reason("GPUs of a node, and the cores beside them", "gres.conf(5)"),
+    "slurm_gres": Reason("GPUs of a node, by the type that jobs ask for", "gres.conf(5)"),
     "slurm_plugin": Reason("the scheduler goes by topology.conf", "slurm.conf(5)"),
     "k8s_policy": Reason(
         "drivers and device plugins on every node with adapters", "network-operator NicClusterPolicy"

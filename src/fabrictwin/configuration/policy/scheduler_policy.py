@@ -14,6 +14,8 @@ from fabrictwin.cluster.blueprint import Blueprint
 from fabrictwin.configuration.model.cluster import Slurm, SlurmNode, SlurmSwitch
 from fabrictwin.configuration.policy.wiring import End
 
+PLUGIN = "topology/tree"
+
 
 def slurm(blueprint: Blueprint, ends: Mapping[int, Sequence[End]]) -> Slurm:
     """Return switches from the leaves up, and the GPUs of hosts."""
@@ -34,7 +36,7 @@ def slurm(blueprint: Blueprint, ends: Mapping[int, Sequence[End]]) -> Slurm:
         rows.append(SlurmSwitch("fabric", switches=tuple(tops)))
     elif len(under) > 1:
         rows.append(SlurmSwitch("fabric", switches=tuple(next(iter(pods.values())))))
-    return Slurm(tuple(rows), _gres(blueprint))
+    return Slurm(tuple(rows), _gres(blueprint), PLUGIN)
 
 
 def _gres(blueprint: Blueprint) -> tuple[SlurmNode, ...]:

@@ -12,7 +12,7 @@ from fabrictwin.base.whole_numbers import whole_or_none
 
 @record
 class Problem:
-    """A value that is not what its place takes. `kind`: range, reference, syntax or conflict."""
+    """A value that is not what its place takes. `kind`: range, reference, syntax, conflict or twice."""
 
     kind: str
     file: str

@@ -158,8 +158,22 @@ _ONCE = ("mtu_bytes", "address", "ipoib_mode")  # what several files say of an i
 def _conflicts(part: Configuration, said: dict[tuple[str, str, str], tuple[object, str]]) -> list[Problem]:
     """Statements of a file on an interface that contradict those before; `said` is modified in place."""
     found = []
+    for switch in part.switches.values():
+        known, file = said.setdefault((switch.name, "", "switch"), (switch, switch.file))
+        if file != switch.file:
+            what = f"got the name of a switch that {file} is about, expected a name of its own"
+            found.append(Problem("twice", switch.file, None, switch.name, what))
     for host in part.hosts.values():
+        names = [adapter.netdev for adapter in host.adapters.values() if adapter.netdev]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            what = f"got {names.count(name)} adapters of this name, expected a name for each"
+            found.append(Problem("twice", host.file, None, f"{host.name}/{name}", what))
         for adapter in host.adapters.values():
+            if adapter.device and adapter.netdev:
+                known, file = said.setdefault((host.name, adapter.device, "name"), (adapter.netdev, host.file))
+                if known != adapter.netdev:
+                    what = f"got the name {adapter.netdev}, expected {known} as in {file}"
+                    found.append(Problem("conflict", host.file, None, f"{host.name}/{adapter.device}", what))
             for field in _ONCE:
                 value = getattr(adapter.link, field)
                 if not value or not adapter.netdev:

@@ -38,7 +38,7 @@ def read_slurm(text: str, file: str) -> tuple[Slurm, Problems]:
     problems = Problems(file)
     switches: list[SlurmSwitch] = []
     gres: list[SlurmNode] = []
-    seen = False
+    seen, plugin = False, ""
     for line, raw in enumerate(text.splitlines(), 1):
         content = raw.partition("#")[0].strip()
         if not content:
@@ -60,8 +60,9 @@ def read_slurm(text: str, file: str) -> tuple[Slurm, Problems]:
                 gres.append(SlurmNode(names, row["name"], row.get("type", ""), row.get("file", "")))
             elif "topologyplugin" in row or "grestypes" in row:
                 seen = True
+                plugin = row.get("topologyplugin", plugin)
         except ValueError as error:
             problems.add("syntax", content[:40], str(error), line)
     if not seen:
         raise ConfigError("got no SwitchName= and no NodeName=, expected Slurm's files", file=file, line=1)
-    return Slurm(tuple(switches), tuple(gres), file), problems
+    return Slurm(tuple(switches), tuple(gres), plugin, file), problems

@@ -118,6 +118,7 @@ class _Reading:
     tables: Tables
     problems: Problems
     _maps: dict[tuple[str, ...], model.Maps] = field(default_factory=dict)
+    _lanes: dict[str, str] = field(default_factory=dict)  # ports by their lanes
 
     @property
     def whole(self) -> bool:
@@ -179,6 +180,7 @@ class _Reading:
         found = {}
         for name, row in self.named().items():
             maps, trust, pfc = self._qos(name)
+            self._lanes_once(name, row)
             lanes = len(str(row["lanes"]).split(",")) if "lanes" in row else 0
             speed = self.value(row, "speed", f"PORT|{name}", least=1, most=1_600_000)
             found[name] = model.Port(
@@ -206,9 +208,18 @@ class _Reading:
                     watchdog=self._watchdog(name, pfc),
                 ),
                 address=addresses.get(name, ""),
-                bgp=name in unnumbered,
+                bgp=name in unnumbered
+                and self.tables.get("INTERFACE", {}).get(name, {}).get("ipv6_use_link_local_only") == "enable",
+                up=row.get("admin_status", "up") == "up",
             )
         return found
+
+    def _lanes_once(self, port: str, row: dict[str, Any]) -> None:
+        lanes = str(row.get("lanes", ""))
+        owner = self._lanes.setdefault(lanes, port) if lanes else port
+        if owner != port:
+            message = f"got lanes {quoted(lanes)}, which {owner} has, expected lanes of its own"
+            self.problems.add("twice", f"PORT|{port}|lanes", message)
 
     def _known_ports(self, table: str) -> None:
         known = self.tables.get("PORT", {})
@@ -343,6 +354,9 @@ class _Reading:
 
     def _watchdog(self, port: str, pfc: frozenset[int] | None) -> model.Watchdog | None:
         row = self.tables.get("PFC_WD", {}).get(port)
+        watched = self.tables.get("PORT_QOS_MAP", {}).get(port, {}).get("pfcwd_sw_enable")
+        if pfc and isinstance(watched, str) and watched and not pfc & Problems("").priorities(watched, ""):
+            return None  # it looks at other priorities than those that are paused
         if row is None:
             local = self.tables.get("DEVICE_METADATA", {}).get("localhost", {})
             return STARTED if pfc and local.get("default_pfcwd_status") == "enable" else None

@@ -12,7 +12,7 @@ from fabrictwin.configuration.writers.files import Commented, WrittenFile
 def files(slurm: Slurm) -> list[WrittenFile]:
     """Return the three files."""
     lines = Commented(beside=False)
-    lines.add("TopologyPlugin=topology/tree", "slurm_plugin")
+    lines.add(f"TopologyPlugin={slurm.plugin}", "slurm_plugin")
     lines.add("GresTypes=gpu", "slurm_gres")
     return [
         WrittenFile("slurm/topology.conf", topology(slurm)),

@@ -59,6 +59,7 @@ class PathTable:
 
     def __init__(self, system: System, rules: Rules, policy: Policy) -> None:
         self.system, self.rules, self.policy = system, rules, policy
+        self._by_type = rules.since(30)
         self._paths: dict[tuple[int, int], Path] = {}
         self._nearest_gpu: dict[int, int] = {}  # of each adapter, until a path changes
         self._nearest: dict[
@@ -96,9 +97,10 @@ class PathTable:
                             continue
                         if path.type == kind:
                             kind = PathType.NVB
-                    offer = Path(max(path.type, kind), min(path.bw, bw), (back, *path.links))
-                    if self._better(offer, paths.get((far, base), NO_PATH), length):
-                        paths[far, base] = offer
+                    farthest = kind if kind > path.type else path.type
+                    narrowest = bw if bw < path.bw else path.bw
+                    if self._better(farthest, narrowest, length, paths.get((far, base), NO_PATH)):
+                        paths[far, base] = Path(farthest, narrowest, (back, *path.links))
                         if far not in later:
                             later.append(far)
             now = later
@@ -116,12 +118,15 @@ class PathTable:
         passes = self.policy.nvb and kinds == (Kind.GPU, Kind.GPU) and link.kind == LinkClass.NVL
         return _Step(link.to, kind, link.bw, system.reverse[number], passes)
 
-    def _better(self, offer: Path, known: Path, length: int) -> bool:
-        """Tell whether a device takes an offer; `length` is the links of the path that it makes longer."""
-        if self.rules.since(30):
-            return (offer.type, -offer.bw, len(offer.links)) < (known.type, -known.bw, len(known.links))
+    def _better(self, kind: PathType, bw: float, length: int, known: Path) -> bool:
+        """Tell whether a device takes a path of such a kind and width over the one that it knows.
+
+        `length` is the links of the path that it makes longer.
+        """
+        if self._by_type:
+            return (kind, -bw, length + 1) < (known.type, -known.bw, len(known.links))
         # earlier releases look for width alone, and do not lengthen a path
-        return (known.bw == 0 or len(known.links) > length) and known.bw < offer.bw
+        return known.bw < bw and (known.bw == 0 or len(known.links) > length)
 
     def nearest_cpu(self, gpu: int) -> int:
         """The processor that a GPU is at."""

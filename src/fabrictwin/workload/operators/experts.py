@@ -1,10 +1,11 @@
 """The time of fused experts on one GPU: both products of a mixture's layer, grouped by expert.
 
 t = launch + (compute³ + memory³)^⅓ + rows moved. A rank's tokens fall on the experts that it holds; each expert
-that some token goes to reads its weights, and works on its tokens in blocks of 16 to 128. Rows of all tokens are
+that some token goes to reads its weights, and works on its tokens in blocks of 8 to 128. Rows of all tokens are
 moved, whatever share of the experts a rank holds: sorted, activated and added up. Widths whose rows do not begin
 on sectors of memory, as tensor parallelism leaves some, take longer. Where tokens fall unevenly, by a power law,
-the rank that gets most of them sets the pace. Blocks are the shortest, but for Triton's kernels (`runs_triton`).
+the rank that gets most of them sets the pace. Blocks are the best, but of Triton's
+and Marlin's kernels, which choose theirs by a rule (`ExpertBlocks`).
 """
 
 from __future__ import annotations
@@ -17,14 +18,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabrictwin.base.arrays import F64
+from fabrictwin.base.records import record
 from fabrictwin.workload.operators.products import LARGE_US, LOOP_BYTES, Chip, Format
 
-BLOCKS = (16, 32, 64, 128)
-COLUMNS, TRITON_COLUMNS = 128, 256
+
+@record
+class ExpertBlocks:
+    """How kernels cut the products of experts.
+
+    Attributes:
+        rows: Of the blocks that there are.
+        columns: Of a block.
+        filled, over: A rule takes the first blocks of which this share is more rows than an expert of the rank
+            would get, less `over`, if all choices fell on the rank. 0: blocks are those that take least time.
+    """
+
+    rows: tuple[int, ...]
+    columns: int
+    filled: float = 0.0
+    over: float = 0.0
+
+    def places(self, shapes: F64) -> NDArray[np.int64]:
+        """Return the places in `rows` of the blocks that the rule takes."""
+        tokens, _, _, top_k, count, ranks = shapes.T[:6]
+        of_expert = tokens * top_k / np.maximum(np.round(count / ranks), 1)
+        places: NDArray[np.int64] = np.searchsorted(self.rows, (of_expert - self.over) / self.filled, side="right")
+        return np.minimum(places, len(self.rows) - 1)
+
+
+BEST = ExpertBlocks((16, 32, 64, 128), 128)
+TRITON = ExpertBlocks((16, 32, 64, 128), 256, filled=1.0, over=1.0)
+MARLIN = ExpertBlocks((8, 16, 32, 48, 64), 128, filled=0.9)
 TRITON_GENERATION = 9
-"""Hopper, where Triton's kernels widen weights of 4 bits that Marlin does not. Their blocks have 256 columns, and
-as many rows, 16 to 128, as an expert of the rank would get if all choices fell on the rank (`opt_flags.py` of
-triton_kernels, `gpt_oss_triton_kernels_moe.py` of vLLM)."""
+"""Hopper, where Triton's kernels widen weights of 4 bits that Marlin does not. Rules: `opt_flags.py` of
+triton_kernels, with `gpt_oss_triton_kernels_moe.py` of vLLM; vLLM's `fused_marlin_moe.py`."""
 BOUNDS: Mapping[str, tuple[float, float, float]] = {
     "launch": (2.0, 30.0, 200.0),
     "peak": (0.05, 0.6, 1.1),
@@ -57,14 +84,14 @@ def experts_us(constants: Mapping[str, float], chip: Chip, form: Format, shapes:
     """
     tokens, hidden, inner, top_k, _, _, ups, _ = shapes.T
     operand_bytes = form.operand_bytes
-    met, blocks_of = busiest_ranks(shapes)
-    triton = runs_triton(chip, form)
+    cut = blocks_of(chip, form)
+    met, blocks = busiest_ranks(shapes, cut.rows)
     times_of = []
-    for place, block in enumerate(BLOCKS):
-        blocks, tile = blocks_of[:, place], (block, TRITON_COLUMNS if triton else COLUMNS)
-        time = _grouped(constants, chip, operand_bytes, tile, blocks, ups * inner, hidden)
-        times_of.append(time + _grouped(constants, chip, operand_bytes, tile, blocks, hidden, inner))
-    compute = np.choose(_triton_block(shapes), times_of) if triton else np.min(times_of, axis=0)
+    for place, rows in enumerate(cut.rows):
+        tile = (rows, cut.columns)
+        time = _grouped(constants, chip, operand_bytes, tile, blocks[:, place], ups * inner, hidden)
+        times_of.append(time + _grouped(constants, chip, operand_bytes, tile, blocks[:, place], hidden, inner))
+    compute = np.choose(cut.places(shapes), times_of) if cut.filled else np.min(times_of, axis=0)
     rate = constants["memory"] * chip.bytes_per_us
     memory = met * (ups + 1) * inner * hidden * form.weight_bytes / rate
     body = (compute**3 + memory**3) ** (1 / 3)
@@ -83,38 +110,34 @@ def experts_us(constants: Mapping[str, float], chip: Chip, form: Format, shapes:
     return times
 
 
-def runs_triton(chip: Chip, form: Format) -> bool:
-    """Return True where Triton's kernels widen the weights."""
-    return chip.generation == TRITON_GENERATION and form.stored_bytes > 0 and not form.marlin
+def blocks_of(chip: Chip, form: Format) -> ExpertBlocks:
+    """Return how the kernels for a type cut the products."""
+    if form.marlin:
+        return MARLIN
+    return TRITON if form.stored_bytes and chip.generation == TRITON_GENERATION else BEST
 
 
-def _triton_block(shapes: F64) -> NDArray[np.int64]:
-    """Return places in `BLOCKS` of the blocks that Triton's kernels take."""
-    tokens, _, _, top_k, count, ranks = shapes.T[:6]
-    of_expert = np.maximum(tokens * top_k // np.maximum(np.round(count / ranks), 1), 1)
-    places: NDArray[np.int64] = np.searchsorted(BLOCKS, np.minimum(of_expert, BLOCKS[-1]))
-    return places
-
-
-def busiest_ranks(shapes: F64) -> tuple[F64, F64]:
-    """Return what the rank with most tokens has: [N] experts that are met, [N, 4] blocks of each of `BLOCKS`."""
-    loads = np.array([_busiest(*row) for row in shapes[:, [0, 3, 4, 5, 7]].tolist()])
+def busiest_ranks(shapes: F64, rows: tuple[int, ...]) -> tuple[F64, F64]:
+    """Return what the rank with most tokens has: [N] experts that are met, [N, M] blocks of M numbers of rows."""
+    loads = np.array([_busiest(*row, rows) for row in shapes[:, [0, 3, 4, 5, 7]].tolist()])
     return loads[:, 0], loads[:, 1:]
 
 
 @lru_cache(maxsize=1 << 16)
-def _busiest(tokens: float, top_k: float, count: float, ranks: float, exponent: float) -> tuple[float, ...]:
-    """Return (experts met, blocks of 16, 32, 64, 128 tokens) of the busiest rank, the mean of several draws."""
+def _busiest(
+    tokens: float, top_k: float, count: float, ranks: float, exponent: float, blocks: tuple[int, ...]
+) -> tuple[float, ...]:
+    """Return (experts met, blocks of each number of rows) of the busiest rank, the mean of several draws."""
     own = max(round(count / ranks), 1)
     if not exponent:
         rows = max(tokens * top_k / ranks, 1.0)
         met = min(max(count / ranks, 1.0), rows)
-        return met, *(math.ceil(rows / met / block) * met for block in BLOCKS)
+        return met, *(math.ceil(rows / met / block) * met for block in blocks)
     weights = _power_law(own * round(ranks), exponent, tokens, many=tokens * top_k > count)
     fallen = _whole_tokens(weights.reshape(DRAWS, -1, own), tokens, tokens * top_k)
     busiest = fallen[np.arange(DRAWS), fallen.sum(axis=2).argmax(axis=1)]
     met = np.maximum((busiest > 0).sum(axis=1), 1).mean()
-    return float(met), *(float(np.maximum(np.ceil(busiest / block).sum(axis=1), 1).mean()) for block in BLOCKS)
+    return float(met), *(float(np.maximum(np.ceil(busiest / block).sum(axis=1), 1).mean()) for block in blocks)
 
 
 def _power_law(experts: int, exponent: float, tokens: float, *, many: bool) -> F64:
