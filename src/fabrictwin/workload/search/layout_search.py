@@ -84,6 +84,8 @@ class _Division:
     layouts: dict[int, Layout] = field(default_factory=dict)  # by data-parallel ranks of a unit
     memory: Known = field(default_factory=Known)
     inputs: list[MemoryInputs] = field(default_factory=list)  # of memory, of one layout
+    # by sequence parallelism and recomputation, the least micro-batch that does not fit: no larger one does
+    beyond: dict[tuple[bool, Recompute], int] = field(default_factory=dict)
 
 
 @record
@@ -324,17 +326,23 @@ class Search:
         changed = {key: section[key] for key in ("micro_batch_size", "recompute")}
         return self._kinds[kind].model_copy(update={**changed, "parallel": parallel})
 
-    def _memory_inputs(self, section: dict[str, Any], division: _Division) -> MemoryInputs:
-        """The figures of a section's memory, those of its division found once."""
+    def _fits(self, section: dict[str, Any], division: _Division, recompute: Recompute) -> bool:
+        """Tell whether a section's layout fits in memory with so much recomputation."""
+        size, sequence_parallel = section["micro_batch_size"], section["sequence_parallel"]
+        least = division.beyond.get((sequence_parallel, recompute))
+        if least is not None and size >= least:
+            return False
         if not division.inputs:
-            job = self._job(section)
+            job = self._job({**section, "recompute": self._recomputes[0]})
             assert job is not None
             division.inputs.append(memory_inputs_of(job))
-        return division.inputs[0].with_batches(
-            self._micro_batches(section, division.parallel),
-            section["micro_batch_size"],
-            sequence_parallel=section["sequence_parallel"],
+        inputs = division.inputs[0].with_batches(
+            self._micro_batches(section, division.parallel), size, sequence_parallel=sequence_parallel
         )
+        if fullest(inputs, recompute, division.memory)[1] <= self.room:
+            return True
+        division.beyond[sequence_parallel, recompute] = size
+        return False
 
     def _held(self, section: dict[str, Any]) -> _Held | None:
         """The section's layout with the least recomputation that fits; None where the rules forbid it."""
@@ -342,16 +350,15 @@ class Search:
         first = {**section, "recompute": tried[0]}
         if self._width(first, division) is None:
             return None
-        known, inputs = division.memory, self._memory_inputs(first, division)
         # without recomputation; with all of it, which tells whether more has to be tried at all; what lies between
-        if fullest(inputs, tried[0], known)[1] <= self.room:
+        if self._fits(section, division, tried[0]):
             return _Held(first, self._job(first))
         least = None
         for recompute in (tried[-1], *tried[1:-1]):
             one = {**section, "recompute": recompute}
             if recompute in _WITH_CONDITIONS and self._width(one, division) is None:
                 continue
-            fits = fullest(inputs, recompute, known)[1] <= self.room
+            fits = self._fits(section, division, recompute)
             if fits:
                 least = one
             if fits != (recompute == tried[-1]):
