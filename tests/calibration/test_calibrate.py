@@ -258,3 +258,35 @@ def test_tables_of_perftest_that_are_none(tmp_path: Path, text: str, message: st
     (tmp_path / "out").write_text(text)
     with pytest.raises(ConfigError, match=message):
         read_inputs([tmp_path / "out"])
+
+
+def unnamed(rows: str, *, ranks: int = 8, first: str = "") -> str:
+    """Return a table as releases of nccl-tests print it that do not name their test."""
+    named = "".join(f"#   Rank {i:2} Pid 1 on host-0 device {i:2} [0x00] A100-SXM4-40GB\n" for i in range(ranks))
+    head = "#  size  count  type  redop  root  time  algbw  busbw\n"
+    return f"{first}# nThread 1 nGpus 8\n# Using devices\n{named}{head}{rows}"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "test"),
+    [
+        (unnamed("1048576 262144 float sum -1 60.0 17.48 30.58 0\n"), "out.txt", "all_reduce_perf"),
+        (unnamed("1048576 262144 float sum -1 60.0 17.48 17.48 0\n", ranks=2), "out.txt", "all_reduce_perf"),
+        (unnamed("1048576 32768 float sum -1 60.0 17.48 15.29 0\n"), "out.txt", "reduce_scatter_perf"),
+        (unnamed("1048576 32768 float none -1 60.0 17.48 15.29 0\n"), "out.txt", "all_gather_perf"),
+        (unnamed("1048576 32768 float none -1 60.0 17.48 15.29 0\n"), "nccl_alltoall.log", "alltoall_perf"),
+        (
+            unnamed("1048576 32768 float none -1 6.0 9.4 8.2 0\n", first="mpirun ./alltoall_perf -b 8\n"),
+            "all_gather.log",
+            "alltoall_perf",
+        ),
+        (unnamed("1048576 262144 float none 0 60.0 17.48 17.48 0\n"), "out.txt", "broadcast_perf"),
+        (unnamed("1048576 262144 float sum 0 60.0 17.48 17.48 0\n"), "out.txt", "reduce_perf"),
+    ],
+)
+def test_tables_that_do_not_name_their_test_are_known_by_their_bandwidths(
+    tmp_path: Path, text: str, name: str, test: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    (table,) = read_inputs([tmp_path / name]).collectives
+    assert (table.program, table.hosts, len(table.rows)) == (test, 1, 1)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.configured import spec_of, write, written
+from support.real_tools import JUDGED_BY_REAL_TOOLS
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.configuration.lint.rules import lint
@@ -18,7 +20,7 @@ from fabrictwin.configuration.policy.switch_policy import port_name
 from fabrictwin.configuration.readers.host_script import commands_of, read_script
 from fabrictwin.configuration.readers.nvue import read_switch as read_nvue
 from fabrictwin.configuration.readers.nvue import read_yaml_switch
-from fabrictwin.configuration.readers.recognise import kind_of, read_files
+from fabrictwin.configuration.readers.recognise import kind_of, read_files, read_text_as
 from fabrictwin.configuration.readers.sonic import read_switch
 
 SAME = {str(n): str(n) for n in range(8)}
@@ -345,3 +347,50 @@ if true; then cma_roce_mode -d mlx5_0 -p 1 -m 2; fi
     assert (adapter.qos.trust, adapter.qos.pfc) == ("dscp", {3})
     assert adapter.roce.ecn_notification == {3}
     assert host.adapters["mlx5_0"].roce.roce_mode == 2
+
+
+def test_partitions_as_opensms_manual_has_them():
+    text = """
+Default=0x7fff,ipoib,mtu=5:
+    mgid=ff12:401b::0707,sl=1 # a group
+    mgid=ff12:601b::16
+    ALL, SELF=full;
+Shared = 0x300 : SELF=full ;
+Shared = 0x300 : ALL=limited, 0x3456789034=limi ;
+"""
+    assert kind_of(text) == "partitions"
+    read, problems = read_text_as("partitions", text, "partitions.conf")
+    assert not problems.found
+    assert read.subnet is not None
+    assert [one.members for one in read.subnet.partitions] == [
+        {"ALL": "limited", "SELF": "full"},
+        {"SELF": "full"},
+        {"ALL": "limited", "0x3456789034": "limited"},
+    ]
+    assert lint(read, problems.found) == []
+    assert "partition-limited" in {f.rule for f in lint(*_read("partitions", "A=0x2:ALL=limited;"))}
+
+
+def _read(kind: str, text: str) -> tuple[Configuration, list[Any]]:
+    read, problems = read_text_as(kind, text, "f")
+    return read, problems.found
+
+
+def test_what_opensm_writes_for_what_is_not_set_is_nothing_said():
+    text = (
+        "lmc 0\nqos_max_vls 0\nqos_high_limit -1\nqos_vlarb_high (null)\nqos_sl2vl (null)\nqos_ca_sl2vl (null)\n"
+    )
+    assert lint(*_read("opensm", text + "qos FALSE\nar_mode 1\nlmc_esp0 FALSE\n")) == []
+    assert {f.rule for f in lint(*_read("opensm", text + "sweep_intervall 10\n"))} == {"option-unknown"}
+
+
+class TestOpensm:
+    """What the real OpenSM writes."""
+
+    pytestmark = JUDGED_BY_REAL_TOOLS
+
+    def test_its_own_configuration_is_clean(self, tmp_path: Path):
+        path = tmp_path / "opensm.conf"
+        subprocess.run(["opensm", "-c", str(path)], capture_output=True, check=False, timeout=60)
+        assert len(path.read_text().splitlines()) > 100
+        assert lint(*_read("opensm", path.read_text())) == []

@@ -45,6 +45,15 @@ FAULTS = [
     ("link-flapping", "# Port extended counters: Lid 3 port 1\nLinkDownedCounter:...............255\n"),
     ("discards", "# Port extended counters: Lid 3 port 1\nPortXmitDiscards:................5000\n"),
     ("headroom", "NIC statistics:\n     rx_discards_phy: 5000\n     tx_prio3_pause: 99\n"),
+    ("host-drains-slowly", "NIC statistics:\n     tx_pfc_ena_frames_pri3: 4183920\n     rx_pfc_ena_frames_pri3: 12\n"),
+    ("host-drains-slowly", "NIC statistics:\n     tx_priority_3_xoff.nic: 4183920\n     tx_priority_3_xon.nic: 9\n"),
+    ("port-down", "Port 1:\n        State: Down\n        Physical state: Polling\n        Rate: 10\n"),
+    (
+        "pci-narrow",
+        "03:00.0 0302: 10de:2330 (rev a1)\n\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16\n"
+        "\t\tLnkSta:\tSpeed 32GT/s, Width x4 (downgraded)\n",
+    ),
+    ("host-drains-slowly", "NIC statistics:\n     tx_pause_prio_3: 4183920\n     rx_packets: 9182736\n"),
     ("ecn-off", "NIC statistics:\n     rx_prio3_pause: 9000000\n     rx_prio3_bytes: 5\n"),
     ("trust-pcp", "Priority trust state: pcp\n"),
     ("no-pfc", "PFC configuration:\n\tpriority    0   1   2   3\n\tenabled     0   0   0   0\n"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,38 @@ def test_the_script_gathers_into_one_archive_that_the_doctor_reads(tmp_path: Pat
     assert done.stdout.strip() == str(archive)
     found = ft.doctor(archive)
     assert any("limits.txt" in name for name, _ in found.evidence.read)
+
+
+def test_what_a_host_has_not_is_no_fault_of_it(tmp_path: Path):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in (
+        "sh",
+        "mktemp",
+        "hostname",
+        "mkdir",
+        "cat",
+        "tar",
+        "rm",
+        "date",
+        "timeout",
+        "grep",
+        "df",
+        "wc",
+        "env",
+    ):
+        (tools / name).symlink_to(shutil.which(name) or name)
+    environment = {"PATH": str(tools), "HOME": str(tmp_path)}
+    subprocess.run(["sh", "-c", script()], cwd=tmp_path, env=environment, capture_output=True, check=True)
+    (archive,) = tmp_path.glob("doctor-*.tar")
+    assert [finding.id for finding in ft.doctor(archive).findings if finding.severity == "error"] == []
+    with tarfile.open(archive) as tar:
+        (absent,) = [name for name in tar.getnames() if name.endswith("absent.txt")]
+        listed = tar.extractfile(absent)
+        assert listed is not None
+        names = listed.read().decode().split()
+    assert {"ibstat", "nvidia-smi", "lspci"} <= set(names)
+    assert len(names) == len(set(names))
 
 
 def test_hosts_of_the_script_are_checked():

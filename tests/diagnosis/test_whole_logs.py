@@ -227,6 +227,21 @@ def test_an_assertion_without_words_is_told_by_its_row():
         ("peermem-broken", "libfabric:7:1726869859::cxi:mr:cxip_do_map():94<warn> n1: cxil_map failed: -22:Invalid argument"),
         ("gpu-hardware", "terminate called after throwing an instance of 'c10::CUDAError'\n  what():  CUDA error: unknown error"),
         ("library-missing", "a:1:2 [0] net.cc:626 NCCL WARN Error: network Some Fabric not found."),
+        ("remote-access", "libfabric:7:1::efa:cq:efa_cq_handle_error():103<warn> err: 22, message: Remote key (RKEY) not registered or does not match remote IOVA"),
+        ("protection", "libfabric:7:1::efa:cq:f():1<warn> err: 22, message: Local key (LKEY) invalid or does not match IOVA"),
+        ("receiver-not-ready", "a:1:2 [0] f:196 NCCL WARN NET/OFI Request completed with error. Error: 10 (Destination resource not ready (no work queue entries posted on receive queue))"),
+        ("request-refused", "libfabric:7:1::efa:cq:f():1<warn> err: 90, message: Message too long"),
+        ("module-absent", "NCCL WARN NET/OFI Failed to initialize GDRCopy: Failed to open gdr handle"),
+        ("library-missing", "UCX  WARN  transports 'cuda_copy','cuda_ipc' are not available, please use one or more of: self, shm"),
+        ("transport-none", "UCX  WARN  transport 'frob' is not available, please use one or more of: self, shm"),
+        ("mpi-interface", "[n1:7] btl_tcp connect() to 172.17.0.1:1024 failed: Connection refused"),
+        ("connect-refused", "misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.1.1.3<37999> failed : Cannot assign requested address"),
+        ("cuda-failure", "n1:7:8 [0] enqueue.cc:2061 NCCL WARN HIP failure 'the operation cannot be performed in the present state'"),
+        ("nvls-off", "n1:7:8 [0] transport/nvls.cc:244 NCCL WARN Cuda failure 401 'the operation cannot be performed in the present state'"),
+        ("no-rdma-device", "/tmp/s/ibgda.cpp 3888 no active IB device that supports GPU-initiated communication is found, exiting..."),
+        ("settings-rejected", "Error, invalid rank (1) in the rankfile (r1)"),
+        ("launch-failed", "[n7:29482] ERROR: The daemon exited unexpectedly with status 2."),
+        ("rank-died", "mpirun noticed that process rank 0 with PID 7 on node n3 exited on\nsignal 9 (Killed)."),
         ("open-files", "[1.9] [n1:96:f]   vfs_fuse.c:281  UCX  ERROR inotify_add_watch(/tmp) failed: No space left on device"),
     ],
 )  # fmt: skip
@@ -245,6 +260,9 @@ def test_a_message_of_a_programs_source_names_its_cause(cause, line):
         "wandb: Use W&B Weave for tracing. Install Weave with `pip install weave`",
         "Ignore import error when loading a.b: No module named 'frob'",
         "To enable SHARP, SBATCH_NETWORK=sharp should be set in the script.",
+        "n0:7:7 [0] configure_nvls_option:287 NCCL WARN NET/OFI Could not find ncclGetVersion symbol",
+        "[W socket.cpp:601] [c10d] The client socket has failed to connect to [localhost]:29500 (errno: 99 - Cannot assign requested address).",
+        "mpirun noticed that process rank 0 with PID 5997 on node n5 exited on signal 2 (Interrupt).",
         "n0:7:7 [0] NCCL INFO Could not enable P2P between dev 0(=18000) and dev 1(=3b000)",
     ],
 )
@@ -262,3 +280,21 @@ def test_a_watchdogs_own_abort_is_no_rank_that_died():
     )
     assert shown(timed_out + aborted, least=Severity.QUESTION)[0] == "collective-stuck"
     assert shown(aborted) == ["rank-died"]
+
+
+def test_a_call_of_verbs_that_fails_without_an_errno_is_asked_about():
+    assert shown("ibv_modify_qp failed \n") == []
+    assert shown("ibv_modify_qp failed \n", least=Severity.QUESTION)[0] == "gid-unreachable"
+    assert shown(
+        "n1:7:8 [0] ibvwrap.c:1 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out\n"
+    ) == ["gid-unreachable"]
+
+
+def test_an_address_that_another_host_does_not_reach_settles_which_interface_is_wrong():
+    met = (
+        "a:9:9 [0] NCCL INFO Bootstrap : Using ib0:10.42.8.11<0>\n"
+        "b:8:8 [0] NCCL INFO Bootstrap : Using eth0:172.19.0.12<0>\n"
+    )
+    refused = "b:8:9 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to {}<4> failed : Network is unreachable\n"
+    assert shown(met + refused.format("10.42.8.11"))[0] == "bootstrap-interface"
+    assert shown(met + refused.format("10.42.9.77"))[0] == "connect-refused"

@@ -105,7 +105,7 @@ def prompt_tiles(generation: int, tokens: int, heads: int, kv_heads: int) -> tup
     ]
     tiles = [len(row) * min((row.start // together + 1) * together, math.ceil(tokens / 128)) for row in rows]
     ways, packed = len(rows) * heads, math.ceil(tokens * heads / kv_heads / 128) * kv_heads
-    if generation != 10 or tokens == 1:
+    if generation == 9 or tokens == 1:
         ways = min(ways, packed)
     return sum(tiles) / len(rows) * ways, ways, max(tiles)
 

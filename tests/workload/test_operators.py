@@ -118,10 +118,13 @@ def prompts_us(
 
 def test_short_prompts_share_blocks_between_heads_on_hopper_alone():
     """16 queries of 8 heads that share keys fill a block of 128: 256 sequences are 256 rows, or 2,048."""
-    hopper, blackwell = (prompts_us(generation, 256, 16, 8, 1, row=10.0, waves=0.01) for generation in (9, 10))
+    hopper, blackwell, other = (prompts_us(kind, 256, 16, 8, 1, row=10.0, waves=0.01) for kind in (9, 10, 0))
     block = 2 * 128 * 128 * 256 / (0.6 * 1e7)
     assert hopper < 50
     assert blackwell - hopper == pytest.approx((10.0 + block) * (20.48 - 2.56), rel=0.02)
+    assert other == blackwell
+    single = [prompts_us(kind, 2560, 1, 8, 1) for kind in (9, 10, 0)]  # decodes share blocks on all
+    assert single[0] == single[1] == single[2]
 
 
 def test_keys_of_few_long_rows_are_split_on_hopper_alone():

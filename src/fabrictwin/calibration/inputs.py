@@ -18,6 +18,7 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.records import record
 from fabrictwin.base.textfile import MAX_BYTES, read_bytes
 from fabrictwin.calibration.perftest_tables import OPENS, PerftestRows, read_json, read_text
+from fabrictwin.tools.nccl_tests.unnamed_tests import Row, named_by, named_in, test_of
 from fabrictwin.workload.operators.measurements import Measured, read_measured
 
 LEAST_STEPS = 1
@@ -88,6 +89,7 @@ def _nccl_tests(raw: bytes, path: Path) -> CollectiveRows:
     program, ranks = "", 0
     hosts: dict[str, None] = {}
     rows: list[tuple[int, float]] = []
+    likely: dict[str, int] = {}  # what a command names counts for more than bandwidths
     for number, line in enumerate(raw.decode(errors="replace").splitlines(), 1):
         if line.lstrip().startswith("#"):
             if (found := _TEST.search(line)) is not None:
@@ -97,6 +99,8 @@ def _nccl_tests(raw: bytes, path: Path) -> CollectiveRows:
                 hosts[found[2]] = None
             elif (found := _MORE.match(line.strip())) is not None:
                 ranks += int(found[1])
+            else:
+                likely[named_in(line)] = len(raw)
         elif (found := _ROW.match(line)) is not None:
             try:
                 time_us = float(found[6])
@@ -104,13 +108,32 @@ def _nccl_tests(raw: bytes, path: Path) -> CollectiveRows:
                 raise ConfigError(f"got {found[6]!r}, expected a time in us", file=path, line=number) from None
             if int(found[1]) and 0 < time_us < 1e12:
                 rows.append((int(found[1]), time_us))
+                name = test_of(_row(found, line), ranks)
+                likely[name] = likely.get(name, 0) + 1
+        elif name := named_in(line):
+            likely[name] = len(raw)
     if not rows:
         raise ConfigError(
             "expected a table of nccl-tests or perftest, a torch profile (JSON), or products "
             "(gemm_dtype, m, n, k, latency_ms)",
             file=path,
         )
-    return CollectiveRows(program, ranks, len(hosts), tuple(rows))
+    likely.pop("", None)
+    named = max(likely, key=likely.__getitem__, default="")
+    if likely.get(named, 0) < len(raw):  # no command among them
+        named = named_by(path.name) or named
+    return CollectiveRows(program or named, ranks, len(hosts), tuple(rows))
+
+
+def _row(found: re.Match[str], line: str) -> Row:
+    """Return a row as far as it tells which test it is of."""
+    bandwidths = line[found.end() :].split()
+    try:
+        algorithm, bus = float(bandwidths[0]), float(bandwidths[1])
+    except (IndexError, ValueError):
+        algorithm = bus = 0.0
+    root = None if found[5] is None else int(found[5])
+    return Row(int(found[1]), int(found[2]), algorithm, bus, found[4] not in (None, "none"), root)
 
 
 def _json(raw: bytes, path: Path) -> Any:

@@ -1,7 +1,9 @@
 """A shell script that gathers on a cluster what the doctor reads: read-only, no agent, one tar archive.
 
-Each host gets a folder of its own in the archive, by which the doctor tells hosts apart. A command that is not
-there, or fails, leaves a file that says so; nothing is changed on any host.
+Each host gets a folder of its own in the archive, by which the doctor tells hosts apart. What a host has not is no
+fault of it: a tool that is not there is listed by name (`absent.txt`), a file that is not there is passed over.
+What a tool says when it fails is kept (`errors.txt`), without words of the script's own, which could be taken for
+a message. Nothing is changed on any host.
 """
 
 from __future__ import annotations
@@ -31,12 +33,19 @@ COMMANDS = (
     ("nvlink-errors.txt", "nvidia-smi nvlink -e"),
     ("lspci.txt", "lspci -vvv"),
     ("dmesg.txt", "dmesg --time-format iso 2>/dev/null || dmesg"),
-    ("fabricmanager.log", "tail -n 5000 /var/log/fabricmanager.log"),
-    ("fabricmanager-status.txt", "systemctl --no-pager status nvidia-fabricmanager"),
+    ("fabricmanager.log", "[ ! -r /var/log/fabricmanager.log ] || tail -n 5000 /var/log/fabricmanager.log"),
+    (
+        "fabricmanager-status.txt",
+        "! systemctl cat nvidia-fabricmanager > /dev/null 2>&1 || "
+        "systemctl --no-pager status nvidia-fabricmanager",
+    ),
     ("lsmod.txt", "lsmod"),
     ("cmdline.txt", "cat /proc/cmdline"),
     ("limits.txt", "ulimit -a; df -h /dev/shm"),
-    ("environment.txt", "env | grep -E '^(NCCL|UCX|FI|TORCH_NCCL)_'; cat /etc/nccl.conf ~/.nccl.conf"),
+    (
+        "environment.txt",
+        "env | grep -E '^(NCCL|UCX|FI|TORCH_NCCL)_'; cat /etc/nccl.conf ~/.nccl.conf 2> /dev/null || true",
+    ),
     ("ncclras.txt", "ncclras -v; sleep 10; ncclras -v"),
 )
 # for every Ethernet interface that an RDMA device has
@@ -51,6 +60,8 @@ FABRIC = (
     ("iblinkinfo.txt", "iblinkinfo"),
     ("ibqueryerrors.txt", "ibqueryerrors --details"),
 )
+LARGEST_DUMP = 64 << 20  # bytes
+ALWAYS = ("[", "!", "grep", "cat", "env", "ulimit")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}")
 
 
@@ -80,20 +91,32 @@ def _gather() -> list[str]:
         "here=$(mktemp -d) || exit 1",
         "name=$(hostname -s)",
         'mkdir -p "$here/$name" && cd "$here/$name" || exit 1',
-        'run() { file=$1; shift; timeout 60 sh -c "$*" > "$file" 2>> errors.txt || '
-        'echo "$file: $* failed" >> errors.txt; '
+        'have() { command -v "$1" > /dev/null && return; '
+        'grep -qsx "$1" absent.txt || echo "$1" >> absent.txt; return 1; }',
+        'run() { file=$1; shift; timeout 60 sh -c "$*" > "$file" 2>> errors.txt; '
         '[ -s "$file" ] || rm -f "$file"; }',
-        *(f"run {file} {shlex.quote(command)}" for file, command in COMMANDS),
+        *(f"{_if_there(command)}run {file} {shlex.quote(command)}" for file, command in COMMANDS),
+        # dumps of flight recorders, as PyTorch names them by default: those that an archive has room for
+        "for dump in /tmp/nccl_trace_rank_* ~/.cache/torch/nccl_trace_rank_*; do",
+        f'  [ -f "$dump" ] && [ "$(wc -c < "$dump")" -lt {LARGEST_DUMP} ] && cp "$dump" . 2>> errors.txt',
+        "done",
         "for device in /sys/class/infiniband/*/device/net/*; do",
         '  [ -e "$device" ] || continue',
         "  port=${device##*/}",
-        *(f'  run {name}-$port.txt "{command} $port"' for name, command in INTERFACES),
+        *(f'  {_if_there(command)}run {name}-$port.txt "{command} $port"' for name, command in INTERFACES),
         "done",
+        "[ ! -f errors.txt ] || [ -s errors.txt ] || rm -f errors.txt",
         'cd "$here" && tar cf - "$name"; rm -rf "$here"',
         "END_OF_GATHER",
         ")",
         "",
     ]
+
+
+def _if_there(command: str) -> str:
+    """Return what asks for a command's tool; nothing for the tools of every system."""
+    tool = command.split()[0]
+    return "" if tool in ALWAYS else f"have {tool} && "
 
 
 def _drive(hosts: tuple[str, ...], launcher: str) -> list[str]:
@@ -116,6 +139,7 @@ def _drive(hosts: tuple[str, ...], launcher: str) -> list[str]:
         "if command -v ibnetdiscover > /dev/null && sminfo > /dev/null 2>&1; then",
     ]
     fabric += [f'  timeout 300 {command} > "$work/fabric/{file}" 2> /dev/null' for file, command in FABRIC]
+    fabric.append('  cp /var/tmp/ibdiagnet2/*.db_csv /tmp/ibdiagnet2/*.db_csv "$work/fabric/" 2> /dev/null')
     return [
         *lines,
         *fabric,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
+from difflib import get_close_matches
 
 from fabrictwin.base.errors import did_you_mean
 from fabrictwin.base.whole_numbers import whole_or_none
@@ -24,22 +27,42 @@ _LIMITS = {
 NEVER = 20  # a lifetime of 20 is without end
 SLOW_RATES = {2: "2.5", 3: "10", 5: "5", 6: "20", 11: "14"}  # codes of a group's rate, Gb/s (InfiniBand 15.2.5.16)
 # fmt: off
-OPTIONS = (  # of opensm(8), those that people set
-    *_LIMITS,
-    "subnet_prefix", "guid", "m_key", "routing_engine", "root_guid_file", "cn_guid_file", "io_guid_file", "qos",
-    "partition_config_file", "qos_policy_file", "qos_vlarb_high", "qos_vlarb_low", "qos_sl2vl",
-    "sweep_interval", "log_file", "log_flags", "log_max_size", "force_log_flush", "dump_files_dir",
-    "sweep_on_trap", "max_op_vls", "connect_roots", "use_ucast_cache", "packet_life_time", "vl_stall_count",
-    "leaf_vl_stall_count", "babbling_port_policy", "transaction_timeout", "transaction_retries",
-    "max_wire_smps", "reassign_lids", "honor_guid2lid_file", "daemon", "sminfo_polling_timeout",
-    "polling_retry_number", "console", "console_port", "port_shifting", "scatter_ports", "ids_guid_file",
-    "guid_routing_order_file", "torus_config", "no_partition_enforcement", "part_enforce", "nue_max_num_vls",
-    "allow_both_pkeys", "sa_key", "sm_key", "no_multicast_option", "disable_multicast",
-    "local_phy_errors_threshold", "overrun_errors_threshold", "hop_weights_file", "port_search_ordering_file",
-    "lid_matrix_dump_file", "lfts_file", "avoid_throttled_links", "default_mcg_mtu", "default_mcg_rate",
-    "perfmgr", "event_plugin_name", "quasi_ftree_indexing",
+OPTIONS = (  # that `opensm -c` of 3.3.23 writes, qos_ for each kind of port
+    "accum_log_file", "allow_both_pkeys", "avoid_throttled_links", "babbling_port_policy",
+    "cc_ca_cong_setting_ccti_increase", "cc_ca_cong_setting_ccti_min", "cc_ca_cong_setting_ccti_timer",
+    "cc_ca_cong_setting_control_map", "cc_ca_cong_setting_port_control", "cc_ca_cong_setting_trigger_threshold",
+    "cc_cct", "cc_key", "cc_max_outstanding_mads", "cc_sw_cong_setting_control_map",
+    "cc_sw_cong_setting_credit_mask", "cc_sw_cong_setting_credit_starvation_return_delay",
+    "cc_sw_cong_setting_credit_starvation_threshold", "cc_sw_cong_setting_marking_rate",
+    "cc_sw_cong_setting_packet_size", "cc_sw_cong_setting_threshold", "cc_sw_cong_setting_victim_mask",
+    "cn_guid_file", "congestion_control", "connect_roots", "console", "console_port",
+    "consolidate_ipv6_snm_req", "daemon", "disable_multicast", "do_mesh_analysis", "drop_event_subscriptions",
+    "dump_files_dir", "enable_quirks", "event_db_dump_file", "event_plugin_name", "event_plugin_options",
+    "exit_on_fatal", "fdr10", "force_heavy_sweep", "force_link_speed", "force_link_speed_ext",
+    "force_link_width", "force_log_flush", "fsync_high_avail_files", "guid", "guid_routing_order_file",
+    "guid_routing_order_no_scatter", "head_of_queue_lifetime", "honor_guid2lid_file", "hop_weights_file",
+    "ids_guid_file", "ignore_other_sm", "io_guid_file", "ipoib_mcgroup_creation_validation",
+    "keep_pkey_indexes", "lash_start_vl", "leaf_head_of_queue_lifetime", "leaf_vl_stall_count", "lfts_file",
+    "lid_matrix_dump_file", "lmc", "lmc_esp0", "local_phy_errors_threshold", "log_file", "log_flags",
+    "log_max_size", "log_prefix", "long_transaction_timeout", "m_key", "m_key_lease_period", "m_key_lookup",
+    "m_key_protection_level", "max_msg_fifo_timeout", "max_op_vls", "max_reverse_hops", "max_smps_timeout",
+    "max_wire_smps", "max_wire_smps2", "mcgroup_join_validation", "no_clients_rereg",
+    "no_partition_enforcement", "node_name_map_name", "nue_include_switches", "nue_max_num_vls",
+    "overrun_errors_threshold", "packet_life_time", "part_enforce", "partition_config_file",
+    "per_module_logging_file", "perfmgr", "perfmgr_ignore_cas", "perfmgr_log_errors",
+    "perfmgr_max_outstanding_queries", "perfmgr_query_cpi", "perfmgr_redir", "perfmgr_rm_nodes",
+    "perfmgr_sweep_time_s", "perfmgr_xmit_wait_log", "perfmgr_xmit_wait_threshold", "polling_retry_number",
+    "port_prof_ignore_file", "port_profile_switch_nodes", "port_search_ordering_file", "port_shifting",
+    "prefix_routes_file", "qos", "qos_high_limit", "qos_max_vls", "qos_policy_file", "qos_sl2vl",
+    "qos_vlarb_high", "qos_vlarb_low", "quasi_ftree_indexing", "reassign_lids", "root_guid_file",
+    "routing_engine", "sa_db_dump", "sa_db_file", "sa_key", "scatter_ports", "single_thread",
+    "sm_assigned_guid", "sm_inactive", "sm_key", "sm_priority", "sm_sl", "sminfo_polling_timeout",
+    "subnet_prefix", "subnet_timeout", "suppress_sl2vl_mad_status_errors", "sweep_interval", "sweep_on_trap",
+    "torus_config", "transaction_retries", "transaction_timeout", "use_mfttop", "use_optimized_slvl",
+    "use_original_extended_sa_rates_only", "use_ucast_cache", "vl_stall_count",
 )
 # fmt: on
+ALIKE = 0.9  # of a name that is misspelt
 
 
 def manager(configuration: Configuration) -> Iterator[Finding]:
@@ -71,7 +94,7 @@ def manager(configuration: Configuration) -> Iterator[Finding]:
     for name, most in _LIMITS.items():
         if name in options:
             value = whole_or_none(options[name], most=most, base=0)
-            if value is None:
+            if value is None and not (options[name] == "-1" and name == "qos_high_limit"):  # OpenSM's own
                 yield _found(
                     subnet, "option-range", name, options[name][:40], f"0 to {most}", "OpenSM ignores the option"
                 )
@@ -86,7 +109,9 @@ def manager(configuration: Configuration) -> Iterator[Finding]:
                     warn=True,
                 )
     for name in options:
-        if name not in OPTIONS and did_you_mean(name, OPTIONS):
+        # lanes can be told apart for adapters, routers and switches
+        bare = re.sub(r"^qos_(?:ca|rtr|sw0|swe|sw)_", "qos_", name)
+        if bare not in OPTIONS and get_close_matches(bare, OPTIONS, 1, ALIKE):
             yield _found(
                 subnet,
                 "option-unknown",
@@ -97,7 +122,7 @@ def manager(configuration: Configuration) -> Iterator[Finding]:
                 warn=True,
             )
     qos = options.get("qos", "").upper()
-    if qos == "FALSE" and any(name in options for name in ("qos_policy_file", "qos_sl2vl", "qos_vlarb_high")):
+    if qos == "FALSE" and any(name in options for name in ("qos_sl2vl", "qos_vlarb_high")):
         yield _found(
             subnet,
             "qos-off",
@@ -173,6 +198,12 @@ def partitions(configuration: Configuration) -> Iterator[Finding]:
     subnet = configuration.subnet
     if subnet is None or not subnet.partitions:
         return
+    # lines of one key are one partition: each adds members
+    together: dict[int, PartitionLine] = {}
+    for one in subnet.partitions:
+        known = together.get(one.pkey)
+        both = one if known is None else replace(known, members={**known.members, **one.members})
+        together[one.pkey] = both
     default = [one for one in subnet.partitions if one.pkey == 0x7FFF]
     if default and not any({"ALL", "SELF", "ALL_CAS"} & set(one.members) for one in default):
         yield _found(
@@ -196,9 +227,10 @@ def partitions(configuration: Configuration) -> Iterator[Finding]:
                 warn=True,
             )
         names.setdefault(one.pkey, one)
-        if not one.members:
+        members = together[one.pkey].members
+        if not members:
             yield _found(subnet, "partition-empty", one.name, "no members", "some", "nobody may use it", warn=True)
-        elif all(how == "limited" for how in one.members.values()):
+        elif all(how == "limited" for how in members.values()):
             yield _found(
                 subnet,
                 "partition-limited",

@@ -28,7 +28,10 @@ def read_options(text: str, file: str) -> tuple[Subnet, Problems]:
         found[name] = value.strip()
     if not found:
         raise ConfigError("got no option, expected opensm.conf", file=file, line=1)
-    return Subnet(options=found, file=file), problems
+    said = {
+        name: value for name, value in found.items() if value != "(null)"
+    }  # as opensm -c writes what is not set
+    return Subnet(options=said, file=file), problems
 
 
 def read_partitions(text: str, file: str) -> tuple[Subnet, Problems]:
@@ -47,6 +50,9 @@ def _definitions(text: str, problems: Problems) -> list[tuple[int, str]]:
     pending, begun = "", 0
     for line, raw in enumerate(text.splitlines(), 1):
         content = raw.partition("#")[0].strip()
+        content = re.sub(
+            r"\bmgid=.*$", "", content
+        ).strip()  # a multicast group of the partition, to the line's end
         if not content:
             continue
         *whole, rest = content.split(";")
@@ -110,7 +116,7 @@ def _members(body: str, name: str, standard: str, *, line: int, problems: Proble
         who, equals, how = (part.strip() for part in word.partition("="))
         if not who:
             continue
-        how = how if equals else standard
+        how = next((full for full in _MEMBERSHIPS if how and full.startswith(how)), how) if equals else standard
         if how not in _MEMBERSHIPS:
             problems.add(
                 "range", f"{name}: {who[:40]}", f"got {quoted(how)}, expected full, limited or both", line

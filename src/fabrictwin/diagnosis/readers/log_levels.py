@@ -20,7 +20,8 @@ _SAID = re.compile(
     r"|^[\w.-]{1,40}: (?P<daemon>INFO|WARN(?:ING)?)\b:?"
     # of DeepSpeed's operators, torch.distributed.run, Ray: `2025 INFO worker.py:1 --`
     r"|^[\d:, -]{10,30}\s(?P<ray>INFO|WARNING) \w+\.py:\d+"
-    r"|(?:^|\[)(?P<glog>[IW])\d{3,4} \d\d:\d\d:\d\d|\[TRT-LLM\] \[(?P<trt>[IW])\]"
+    r"|(?:^|\[)(?P<glog>[IW])\d{3,4} \d\d:\d\d:\d\d|\[(?P<c10d>[IW]) \w+\.c(?:pp|c):\d+\]"
+    r"|\[TRT-LLM\] \[(?P<trt>[IW])\]"
     r"|\bUCX +(?P<ucx>WARN|INFO|DIAG)\b|\(\):\d+<(?P<ofi>warn|info)>|\blevel=(?P<logfmt>info|warn(?:ing)?)\b"
     r"|: \w*(?P<python>Warning): |^(?:\d{1,6}: )?(?P<wandb>wandb): (?!ERROR)"
 )

@@ -272,7 +272,8 @@ def _control(row: dict[str, Fact], ports: Ports) -> Iterator[Finding]:
         any(name.startswith(("rx_prio", "tx_prio", "rx_vport")) for name in row)
         and "Ethernet" not in next(iter(row.values())).subject.device
     )
-    if nic and paused >= 100_000 and not marks and paused > sent:
+    counts_marks = not any(name.startswith("rx_priority") for name in row)  # drivers but mlx5's do not here
+    if nic and counts_marks and paused >= 100_000 and not marks and paused > sent:
         yield found(
             "ecn-off",
             received,

@@ -81,6 +81,7 @@ def _gain(case: Case, fault: str) -> str:
 # libfabric's providers over the kernel's sockets or within a host; cxi, opx, psm3 and verbs have adapters
 _OVER_TCP = re.compile(r"(?:tcp|udp|sockets|net|shm|sm2)(?:$|[;,])")
 _EC2 = re.compile(r"ip(?:-\d{1,3}){4}(?:\.|$)")
+_UNREACHED = re.compile(r"[Cc]onnect.*(?:unreachable|timed out|[Nn]o route|refused)")
 _CONNECTION = re.compile(r"[Cc]onnect(?:ion)? to .*(?:failed|returned|refused)")
 
 
@@ -275,12 +276,19 @@ def bootstrap(case: Case) -> Iterator[Finding]:
     names = {str(fact.parts[0]) for fact in facts}
     if len(addresses) > 1 and len(names) > 1 and len({fact.subject.host for fact in facts}) > 1:
         several_facts = list(addresses.values())
+        # one of these addresses that another host does not reach settles it
+        unreached = [
+            fact
+            for fact in case.of("nccl.warn", "nccl.info", "line.known")
+            if _UNREACHED.search(fact.text) and any(str(one.parts[1]) in fact.text for one in several_facts)
+        ]
         yield found(
             "bootstrap-interface",
-            several_facts,
+            several_facts + unreached[:1],
             "; ".join(f"{f.subject.host}: {f.parts[0]} {f.parts[1]}" for f in several_facts[:3]),
             "one network for all hosts",
-            0.5,
+            0.86 if unreached else 0.5,
+            severity=Severity.ERROR if unreached else None,
         )
 
 

@@ -80,7 +80,8 @@ PROMPT_KERNELS = {
 }
 """By generation: FlashAttention 3 on Hopper (its `pack_gqa` and `num_splits`); on Blackwell the kernels that vLLM
 takes through FlashInfer, whose blocks are two tiles of 128 queries of one head."""
-OTHER_KERNEL = PromptKernel(TILE, packs=True, splits=False)
+OTHER_KERNEL = PromptKernel(TILE, packs=False, splits=False)
+"""FlashAttention 2, which puts heads together of single queries alone (`seqlenq_ngroups_swapped`)."""
 
 
 def prompt_kernel(chip: Chip) -> PromptKernel:

@@ -11,7 +11,7 @@ from fabrictwin.diagnosis.evidence import Subject
 from fabrictwin.diagnosis.readers.fabric.counters import counter_name
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
-OPENS_IBSTAT = r"^CA '[\w.:-]+'\s*$"
+OPENS_IBSTAT = r"^CA '[\w.:-]+'\s*$|^Port \d+:\s*$"  # an excerpt may begin at a port
 OPENS_IBSTATUS = r"^Infiniband device '\S+' port \d+ status:|\w+ port \d+(?: \(\w+\))? ==> \S+ \("
 OPENS_DEVINFO = r"^hca_id:\s+\S+"
 OPENS_DEVICES = r"^\s*device\s+node GUID\s*$"

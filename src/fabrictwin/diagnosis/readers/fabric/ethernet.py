@@ -24,6 +24,11 @@ OPENS_QOS = r"^DCBX mode:|^Priority trust state:|^PFC configuration:"
 OPENS_DCB = r"^pfc-cap \d+ |^prio-pfc (?:0:)|^dscp-prio \d+:"
 OPENS_RDMA = r"^link \S+/\d+ (?:state|subnet|rx_|tx_|\w+ \d+)|^\d+/\d+: \S+/\d+: (?:state|subnet_prefix)"
 
+# pauses by priority as drivers other than mlx5 name them: bnxt_en, mlx4_en, i40e and ice (xon ends a pause)
+_PAUSES = re.compile(
+    r"(?:port\.)?([rt]x)_(?:pfc_ena_frames_pri([0-7])|pause_prio_([0-7])|priority_([0-7])_xoff)(?:\.nic)?$"
+)
+
 
 class Ethtool(LineReader):
     """Reads `ethtool -S` and `ethtool`."""
@@ -59,6 +64,7 @@ class Ethtool(LineReader):
         count = re.match(r"(\d{1,20})(?:\s+[^\w\s].*)?$", value)  # with what somebody noted behind it
         if count is not None:
             if int(count[1]):
+                name = _PAUSES.sub(lambda way: f"{way[1]}_priority{way[2] or way[3] or way[4]}_pause", name)
                 self.sink.add("port.counter", (name, int(count[1])), about)
         elif name == "Speed":
             rate = re.match(r"(\d+)Mb/s", value)

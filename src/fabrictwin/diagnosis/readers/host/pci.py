@@ -17,9 +17,10 @@ _TARGET = re.compile(r"LnkCtl2: Target Link Speed: (\d+(?:\.\d+)?)GT/s")
 _CAPABILITY = re.compile(r"(?:LnkSta|LnkCap|LnkCtl|ACS|DevSta|DevCtl|DevCap|Capabilities)\w*:")
 # by PCI class and maker: what RDMA between GPUs goes through
 _ADAPTER = re.compile(
-    r"(?i)infiniband controller|ethernet controller.*(?:mellanox|connectx|bluefield)|network controller.*mellanox"
+    r"(?i)infiniband controller|ethernet controller.*(?:mellanox|connectx|bluefield)|network controller.*mellanox|"
+    r"^0207: |^0200: 15b3:"  # -n: numbers alone
 )
-_GPU = re.compile(r"(?i)(?:3D|VGA|Display)[\w ]* controller.*nvidia|3D controller.*nvidia")
+_GPU = re.compile(r"(?i)(?:3D|VGA|Display)[\w ]* controller.*nvidia|3D controller.*nvidia|^030[0-9a-f]: 10de:")
 _NAMED = re.compile(r"\[(?![0-9a-f]{4}(?::[0-9a-f]{4})?\])([^\]]+)\]")  # as sold, not a number of class or device
 
 

@@ -10,6 +10,7 @@ import re
 
 from fabrictwin.diagnosis.evidence import Sink, Subject
 from fabrictwin.diagnosis.readers.line_reader import LineReader
+from fabrictwin.tools.nccl_tests.unnamed_tests import Row, test_of
 
 _RANK = re.compile(
     r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+(?P<pid>\d+) on\s+(?P<host>\S+) device\s+(?P<device>\d+) "
@@ -105,25 +106,13 @@ class NcclTests(LineReader):
         wrong = sum(int(float(one)) for one in (*numbers[3:4], *numbers[7:8]) if one != "N/A")
         if size:
             self._rows += 1
-            test = self.test or self._guess(size, count, alg, bus)
+            test = self.test or test_of(Row(size, count, alg, bus, self.redop), self.ranks)
             self.sink.add("bench.row", (test, self.ranks, size, time, bus, max(bus, inside)))
             if size >= self._best[1]:
                 self._best = (test, size, max(bus, inside))
             if wrong and (self.test or len(numbers) >= 8):
                 self.sink.add("bench.wrong", wrong)
         return True
-
-    def _guess(self, size: int, count: int, alg: float, bus: float) -> str:
-        """The test, by the ratio of bus to algorithm bandwidth where the output does not name it."""
-        n, ratio = max(self.ranks, 2), bus / alg if alg > 1 else 0.0
-        whole = count * 4 >= size * 0.99
-        if abs(ratio - 2 * (n - 1) / n) < 0.02 and self.redop and n > 2:
-            return "all_reduce_perf"
-        if abs(ratio - 1) < 0.01:
-            return "reduce_perf" if self.redop else "broadcast_perf"
-        if abs(ratio - (n - 1) / n) < 0.02:
-            return "reduce_scatter_perf" if self.redop else ("alltoall_perf" if whole else "all_gather_perf")
-        return ""
 
     def _end_run(self) -> None:
         """Keep what a run reached at its largest size, and on which hosts."""
