@@ -239,6 +239,8 @@ def test_an_assertion_without_words_is_told_by_its_row():
         ("cuda-failure", "n1:7:8 [0] enqueue.cc:2061 NCCL WARN HIP failure 'the operation cannot be performed in the present state'"),
         ("nvls-off", "n1:7:8 [0] transport/nvls.cc:244 NCCL WARN Cuda failure 401 'the operation cannot be performed in the present state'"),
         ("no-rdma-device", "/tmp/s/ibgda.cpp 3888 no active IB device that supports GPU-initiated communication is found, exiting..."),
+        ("no-gpu", "PROC_ID=0 No devices found."),
+        ("rank-died", "pyxis: child 7 terminated with signal 11"),
         ("settings-rejected", "Error, invalid rank (1) in the rankfile (r1)"),
         ("launch-failed", "[n7:29482] ERROR: The daemon exited unexpectedly with status 2."),
         ("rank-died", "mpirun noticed that process rank 0 with PID 7 on node n3 exited on\nsignal 9 (Killed)."),
@@ -263,6 +265,8 @@ def test_a_message_of_a_programs_source_names_its_cause(cause, line):
         "n0:7:7 [0] configure_nvls_option:287 NCCL WARN NET/OFI Could not find ncclGetVersion symbol",
         "[W socket.cpp:601] [c10d] The client socket has failed to connect to [localhost]:29500 (errno: 99 - Cannot assign requested address).",
         "mpirun noticed that process rank 0 with PID 5997 on node n5 exited on signal 2 (Interrupt).",
+        "pyxis: child 7 terminated with signal 15",
+        "a:1:2 [0] transport/net_ib.cc:526 NCCL WARN Could not find real path of soft0 (/sys/class/infiniband/soft0/device)",
         "n0:7:7 [0] NCCL INFO Could not enable P2P between dev 0(=18000) and dev 1(=3b000)",
     ],
 )

@@ -48,7 +48,7 @@ _WARN = re.compile(r"\bWARN(?:ING)?\b|\[W\d* |^W\d{4} ")
 # rows of tracebacks that are program text, settings, and rows of tables
 _CODE = re.compile(
     # variables that somebody prints, unless what stands behind says more of them
-    r"^_?[A-Z][A-Z0-9_]+=(?!\S* (?:is|was|requires?|must|should|cannot|not)\b)|"
+    r"^_?[A-Z][A-Z0-9_]+=(?!\d+ \S)(?!\S* (?:is|was|requires?|must|should|cannot|not)\b)|"
     r"^\s*(?:File \"|\^|~|raise |return |at |#\d+ |frame #\d+|from \S+ import|def |class |if |elif |except |try:|"
     r"assert |self\.|[\w.]+\([^()]*\),?$|\w+ = |export |\+ |[\w.-]+ *[:=] *(?:true|false|none|null|0|\d+)?$|--)|"
     r"Traceback \(most recent|The above exception was|During handling of"
