@@ -285,6 +285,14 @@ def test_a_broken_startup_yaml_is_named(text: str):
         read_yaml_switch(text, "startup.yaml")
 
 
+def test_a_startup_yaml_that_means_endlessly_many_commands_is_refused():
+    doubled = "".join(f"    a{n}: &a{n} {{x: *a{n - 1}, y: *a{n - 1}}}\n" for n in range(1, 40))
+    with pytest.raises(ConfigError, match="more than"):
+        read_yaml_switch(f"- set:\n    a0: &a0 {{x: 1}}\n{doubled}", "startup.yaml")
+    with pytest.raises(ConfigError, match="is not YAML"):
+        read_yaml_switch("- set: &a\n    x: *a\n", "startup.yaml")
+
+
 @pytest.mark.parametrize(
     "text",
     [

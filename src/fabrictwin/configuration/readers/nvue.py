@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import yaml
@@ -23,6 +24,7 @@ from fabrictwin.configuration.readers.problems import Problems
 
 MOST_BYTES = 2**40
 MOST_PORTS = 1024
+MOST_COMMANDS = 200_000
 TRUST = {"l3": "dscp", "l2": "pcp", "port": "none", "both": "dscp"}
 GLOBAL = "default-global"
 ON = ("enable", "enabled", "on")
@@ -63,17 +65,19 @@ def read_yaml_switch(text: str, file: str) -> tuple[model.Switch, Problems]:
         raise ConfigError(f"is not YAML: {getattr(error, 'problem', error)}", file=file, line=line) from None
     except (RecursionError, ValueError) as error:
         raise ConfigError(f"is not YAML that is taken here: {type(error).__name__}", file=file) from None
-    parts = (
-        [part["set"] for part in data if isinstance(part, dict) and "set" in part]
-        if isinstance(data, list)
-        else []
-    )
+    listed = data if isinstance(data, list) else []
+    parts = [part["set"] for part in listed if isinstance(part, dict) and "set" in part]
     if not parts:
         raise ConfigError("got no `- set:`, expected NVUE's startup.yaml", file=file, line=1)
-    for part in parts:
-        # cages are split before ports of them are named
-        for words in sorted(_paths(part, ()), key=lambda words: "breakout" not in words):
-            reading.take(list(words), 0)
+    try:
+        commands = list(islice((words for part in parts for words in _paths(part, ())), MOST_COMMANDS + 1))
+    except RecursionError:
+        raise ConfigError("got keys within keys without end, expected commands' words", file=file) from None
+    if len(commands) > MOST_COMMANDS:
+        raise ConfigError(f"got more than {MOST_COMMANDS} commands", file=file)
+    # cages are split before ports of them are named
+    for words in sorted(commands, key=lambda words: "breakout" not in words):
+        reading.take(list(words), 0)
     return reading.switch(file), reading.problems
 
 
