@@ -2,7 +2,8 @@
 
 What a program calls a warning or information did not end it, whatever its words, and what stands before a job's
 work was survived. Heads of lines: Python's logging and warnings, vLLM, SGLang, DeepSpeed, TensorRT-LLM, glog and
-PyTorch's c10d, UCX, libfabric, logfmt. Signs of work: answered requests, throughput, iterations, results.
+PyTorch's c10d, TensorFlow, UCX, libfabric, logfmt. Signs of work: answered requests, throughput, iterations,
+results.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _SAID = re.compile(
     # of DeepSpeed's operators, torch.distributed.run, Ray: `2025 INFO worker.py:1 --`
     r"|^[\d:, -]{10,30}\s(?P<ray>INFO|WARNING) \w+\.py:\d+"
     r"|(?:^|\[)(?P<glog>[IW])\d{3,4} \d\d:\d\d:\d\d|\[(?P<c10d>[IW]) \w+\.c(?:pp|c):\d+\]"
-    r"|\[TRT-LLM\] \[(?P<trt>[IW])\]"
+    r"|\[TRT-LLM\] \[(?P<trt>[IW])\]|(?:^|: )(?P<tensorflow>[IW]) (?:external/|tensorflow/|xla/)"
     r"|\bUCX +(?P<ucx>WARN|INFO|DIAG)\b|\(\):\d+<(?P<ofi>warn|info)>|\blevel=(?P<logfmt>info|warn(?:ing)?)\b"
     r"|: \w*(?P<python>Warning): |^(?:\d{1,6}: )?(?P<wandb>wandb): (?!ERROR)"
 )
