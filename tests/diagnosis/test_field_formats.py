@@ -320,3 +320,13 @@ PERFTEST_GIDS = """\
 )
 def test_perftest_with_a_gid_of_zeros_over_ethernet_is_told(layer, gid, cause):
     assert first(PERFTEST_GIDS.format(layer=layer, gid=gid)) == cause
+
+
+@pytest.mark.parametrize(
+    ("syndrome", "cause"),
+    [("13", "remote-access"), ("15", "transport-retry"), ("04", "protection"), ("16", "receiver-not-ready")],
+)
+def test_a_completion_that_libmlx5_dumps_is_known_by_its_syndrome(syndrome: str, cause: str) -> None:
+    rows = "00000000 00000000 00000000 00000000\n" * 3 + f"00000000 000088{syndrome} 08000aec 0000a5d2\n"
+    found = judged(read_text(f"mlx5: node1: got completion with error:\n{rows}"), twin=False).findings
+    assert (found[0].id, found[0].object) == (cause, "node1")
