@@ -53,8 +53,8 @@ class VerbsPrograms(LineReader):
         if row is not None:
             self._rows -= 1
             if not self._rows:
-                said = f"error cqe: syndrome 0x{row[2]}, vendor's 0x{row[1]}"
-                self.sink.add("verbs.failed", said, Subject(self._dumping))
+                status = f"error cqe: syndrome 0x{row[2]}, vendor's 0x{row[1]}"
+                self.sink.add("verbs.failed", status, Subject(self._dumping))
             return True
         begins = _DUMPS.search(text)
         self._dumping, self._rows = (begins[1], _CQE_ROWS) if begins is not None else ("", 0)
