@@ -11,6 +11,7 @@ from support.packet_runs import US, begins_after, played, results, two_hosts
 from support.programs import operations
 
 from fabrictwin.base.congestion_controls import CONTROLS
+from fabrictwin.base.errors import SimulatedError
 from fabrictwin.engines.base.changes import TimedChange
 from fabrictwin.engines.base.transfers import Gate, Transfers
 from fabrictwin.engines.packet.packet_engine import PacketEngine
@@ -68,11 +69,20 @@ options = st.fixed_dictionaries(
 
 
 def differs_in_nothing(program, technology, **given) -> float:
-    """Hold a run to one that plays everything; return the share of packet-hops that was skipped."""
+    """Hold a run to one that plays everything; return the share of packet-hops that was skipped.
+
+    Where queue pairs give up, as they may with timeouts of 131 us, both runs do so alike.
+    """
     twin = two_hosts(technology)
-    engine = played(twin, program, COMMUNICATIONS, **given)
-    assert results(engine) == results(played(twin, program, COMMUNICATIONS, repeats=False, **given))
-    return engine.packets.fast_forwarded()
+    engines, ends = [], []
+    for repeats in ({}, {"repeats": False}):
+        try:
+            engines.append(played(twin, program, COMMUNICATIONS, **repeats, **given))
+            ends.append(results(engines[-1]))
+        except SimulatedError as error:
+            ends.append(str(error))
+    assert ends[0] == ends[1]
+    return engines[0].packets.fast_forwarded() if engines else 0.0
 
 
 @settings(max_examples=6)
@@ -94,6 +104,13 @@ def test_nothing_differs_over_many_programs(program, technology, given):
 )
 def test_most_of_a_long_transfer_is_skipped(technology, which, least):
     assert differs_in_nothing(([which], [[]], [0]), technology) > least
+
+
+def test_queue_pairs_that_give_up_do_so_alike():
+    program = [0, 0, 2, 2], [[], [0], [], [2]], [0, 0, 0, 0]
+    with pytest.raises(SimulatedError, match="gave up after 7 retries"):
+        played(two_hosts("ethernet"), program, COMMUNICATIONS, timeout=5)
+    assert differs_in_nothing(program, "ethernet", timeout=5) == 0
 
 
 def test_a_queue_that_grows_is_played():
