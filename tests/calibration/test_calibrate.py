@@ -235,6 +235,13 @@ def test_what_adapters_add_and_reach_is_found_again(tmp_path: Path) -> None:
     assert row.typical / 1e6 == pytest.approx(float(measured[4]), rel=0.03)
 
 
+def test_what_no_adapter_can_be_is_an_error(tmp_path: Path) -> None:
+    head = "  RDMA_Write BW Test\n #bytes #iterations  BW peak[MB/sec]  BW average[MB/sec]  MsgRate[Mpps]\n"
+    (tmp_path / "slow.txt").write_text(f"{head} 64 5000 0.6 0.6 0.01\n")
+    with pytest.raises(ConfigError, match=r"for adapters.message_rate from ib_write_bw, expected 0.1 to 10"):
+        calibrate(read_spec(TWO), [tmp_path / "slow.txt"])
+
+
 @pytest.mark.parametrize("fidelity", ["analytic", "flow", "packet"])
 def test_latency_of_adapters_holds_at_every_fidelity(fidelity: str) -> None:
     run = {**JOB, "run": {"fidelity": fidelity}}

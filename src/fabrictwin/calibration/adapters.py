@@ -29,6 +29,7 @@ from fabrictwin.twin.routed_twin import make_twin
 # machines differ from the catalog's by a tenth bare (docs/perftest.md), by 0.9 to 5 us in containers
 LATENCY = Prior("adapters.latency_ns", 0.0, 500.0, factor=False)
 MESSAGE_RATE = Prior("adapters.message_rate", 1.0, 0.3)
+BOUNDS = {LATENCY.name: (-10_000.0, 100_000.0), MESSAGE_RATE.name: (0.1, 10.0)}  # of `AdapterCorrections`
 LARGEST = 65536  # bytes of a latency that the way decides, and not the rate
 ASKED, DECIDED = 0.1, 0.05  # a rate so much lower, and how much longer messages take that it decides
 ITERATIONS = {"lat": 5, "bw": 300}  # an idle fabric repeats itself
@@ -64,6 +65,12 @@ def _fit(spec: Spec, rows: Sequence[tuple[PerftestRows, tuple[int, float]]], pri
 
     names = ", ".join(dict.fromkeys(one.test for one, _ in rows))
     (found,) = fit(logs, [prior], len(rows), f"perftest: {names}")
+    least, most = BOUNDS[prior.name]
+    if not least <= found.after <= most:
+        raise ConfigError(
+            f"got {found.after:.4g} for {prior.name} from {names}, expected {least:g} to {most:g}: "
+            "no adapter is that far from the catalog's, so that something else is slow (fabrictwin doctor)"
+        )
     return found
 
 

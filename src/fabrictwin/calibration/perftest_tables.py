@@ -138,6 +138,9 @@ def read_json(data: dict[str, Any], path: Path) -> list[PerftestRows]:
         given = info.get(key)
         if isinstance(given, int) and 0 < given < LARGEST_MESSAGE:
             settings[name] = given
+    inline = info.get("Max_inline_data")
+    if isinstance(inline, int) and 0 <= inline < LARGEST_MESSAGE and "read" not in test and "atomic" not in test:
+        settings["inline"] = inline
     if isinstance(connection := info.get("Connection_type"), str) and connection in CONNECTIONS:
         settings["connection"] = connection
     if info.get("Bidirectional"):
