@@ -21,6 +21,7 @@ from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.textfile import open_bytes, read_so_far
 from fabrictwin.diagnosis.evidence import Evidence, Sink
 from fabrictwin.diagnosis.readers.fabric import sonic
+from fabrictwin.diagnosis.readers.host import dcgm
 from fabrictwin.diagnosis.readers.job import flight_recorder, ras
 from fabrictwin.diagnosis.readers.line_router import FileLines
 
@@ -156,6 +157,8 @@ def _read_json(data: bytes, sink: Sink) -> str:
         return "nccl-ras"
     if sonic.read_config(parsed, sink):
         return "config_db"
+    if isinstance(parsed, dict) and dcgm.read_json(parsed, sink):
+        return "dcgm"
     return ""
 
 

@@ -394,6 +394,28 @@ def peers(case: Case) -> Iterator[Finding]:
         )
 
 
+def peer_access(case: Case) -> Iterator[Finding]:
+    """GPUs that cannot reach each other's memory (`nvidia-smi topo -p2p`), where others can or all should."""
+    facts = [fact for fact in case.of("smi.peer") if fact.parts[1] != "TNS"]  # sockets of some hosts keep apart
+    bad = [fact for fact in facts if fact.parts[1] != "OK"]
+    names = [fact.text for fact in case.of("smi.gpu")]
+    some = len(bad) < len(facts)
+    able = some or (bool(names) and not any(map(_ALONE.search, names)))
+    if bad and not (names and all(map(_ALONE.search, names)) and not some):
+        fact = bad[0]
+        yield found(
+            "p2p-off",
+            bad,
+            f"{fact.subject.device} - {fact.parts[0]}: {fact.parts[1]} ({len(bad)} of {len(facts)} pairs)",
+            "OK",
+            0.8 if able else 0.6,
+            severity=Severity.WARNING if able else Severity.QUESTION,
+            collect=""
+            if able
+            else "nvidia-smi -L: GeForce and inference cards have none; lspci -vvv | grep ACSCtl",
+        )
+
+
 def limits(case: Case) -> Iterator[Finding]:
     """Limits and settings of hosts."""
     locked = [fact for fact in case.of("limit.locked") if 0 <= fact.number < SMALL_LOCKED]
@@ -435,5 +457,6 @@ def limits(case: Case) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    kernel, manager_without_switches, nvlink, queried, topology, unreadable_devices, pci, pings, peers, limits,
+    kernel, manager_without_switches, nvlink, queried, topology, unreadable_devices, pci, pings, peers,
+    peer_access, limits,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""DCGM's tables: `dcgmi diag` and `dcgmi health --check`, whose cells go on over several rows.
+"""DCGM: `dcgmi diag` and `dcgmi health --check`, whose cells go on over several rows, and `diag` as JSON.
 
 What a test or a watch found is put together again and looked up in the table of mechanisms, as any message is.
 """
@@ -6,13 +6,28 @@ What a test or a watch found is put together again and looked up in the table of
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
-from fabrictwin.diagnosis.evidence import Place, Subject
+from fabrictwin.diagnosis.evidence import Place, Sink, Subject
 from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = r"^\|\s*Diagnostic\s+\|\s*Result\s+\||^\|\s*(?:Overall Health|Health Monitor Report)\b"
 OPENS_METRICS = r"^# (?:HELP|TYPE) DCGM_FI_|^DCGM_FI_\w+\{"
+# what a test that fails without a word of its own was of (DCGM's user guide, diagnostics)
+_TESTS = (
+    (re.compile(r"(?i)denylist|blacklist|nvml|cuda main|cuda toolkit|software"), "gpu-driver"),
+    (re.compile(r"(?i)permission"), "device-permission"),
+    (re.compile(r"(?i)persistence|environment"), "host-settings"),
+    (re.compile(r"(?i)page retirement|row remap|memory(?! bandwidth)|memtest"), "gpu-memory"),
+    (re.compile(r"(?i)graphics process"), "gpu-busy"),
+    (re.compile(r"(?i)pcie|pci express"), "pci-errors"),
+    (re.compile(r"(?i)nvbandwidth|nvlink"), "nvlink-error"),
+    (re.compile(r"(?i)power"), "gpu-power"),
+    (re.compile(r"(?i)inforom|diagnostic|stress|eud|bandwidth|pulse|sm "), "gpu-hardware"),
+)
+UNEXPLAINED = 0.7  # of a test that fails and does not say why
 _ROW = re.compile(r"\|(?P<name>[^|]*)\|(?P<value>.*)\|\s*$")
 _FRAME = re.compile(r"[+|][-=+ ]|\|[^|]*\|\s*$")
 _ITEM = re.compile(r"(?:GPU|CPU|Switch|Core)\s?\d+: \w+$")
@@ -47,6 +62,8 @@ class Dcgm(LineReader):
         said = [" ".join(one.split()) for one in whole if one.strip()]
         told = [*said, *(f"| {self._name} | {one}" for one in said)]
         text, mechanism = next(((one, found) for one in told if (found := mechanism_of(one))), ("", None))
+        if mechanism is None and said and re.match(r"Fail\b", said[0]):
+            _failed(self.sink, self._name, said[0], self._place)
         if mechanism is None or mechanism.cause == HARMLESS:
             return
         gpu = _GPU.search(text) or _GPU.search(self._name)
@@ -57,6 +74,49 @@ class Dcgm(LineReader):
         """Keep the last message; a table without any is evidence too."""
         self._end()
         self.sink.add("dcgm.read", True, place=Place(self.sink.file, 0))
+
+
+def _failed(sink: Sink, test: str, said: str, place: Place | None) -> None:
+    """Keep a test that failed and says no more."""
+    cause = next((cause for pattern, cause in _TESTS if pattern.search(test)), "")
+    if cause:
+        gpu = _GPU.search(said)
+        about = Subject(device=f"GPU {gpu[1]}" if gpu else "")
+        value = (cause, f"DCGM: {test}: {said}"[:200], -1.0, UNEXPLAINED, "", "", 0.0)
+        sink.add("line.known", value, about, place=place)
+
+
+def read_json(data: Any, sink: Sink) -> bool:
+    """Take `dcgmi diag -j`, parsed; False where it is none."""
+    run = next((data[key] for key in ("DCGM Diagnostic", "DCGM GPU Diagnostic") if key in data), None)
+    if not isinstance(run, Mapping):
+        return False
+    sink.add("dcgm.read", True)
+    groups = run.get("test_categories")
+    for group in groups if isinstance(groups, list) else ():
+        tests = group.get("tests") if isinstance(group, Mapping) else None
+        for test in tests if isinstance(tests, list) else ():
+            if isinstance(test, Mapping):
+                _read_test(test, sink)
+    return True
+
+
+def _read_test(test: Mapping[str, Any], sink: Sink) -> None:
+    name = str(test.get("name", ""))[:80]
+    results = test.get("results")
+    for result in results if isinstance(results, list) else ():
+        if not isinstance(result, Mapping) or str(result.get("status", "")).lower() not in ("fail", "warn"):
+            continue
+        number = result.get("gpu_id", result.get("gpu_ids", result.get("entity_id", "")))
+        warnings = result.get("warnings", ())
+        warnings = warnings if isinstance(warnings, list) else [warnings]
+        said = [str(one.get("warning", "") if isinstance(one, Mapping) else one)[:300] for one in warnings]
+        told = next(((text, found) for text in said if (found := mechanism_of(text))), None)
+        about = Subject(device=f"GPU {number}" if str(number)[:1].isdigit() else "")
+        if told is not None and told[1].cause != HARMLESS:
+            sink.add("line.known", (*told[1].told(told[0], -1.0), 0.0), about)
+        elif str(result["status"]).lower() == "fail":
+            _failed(sink, name, f"Fail - GPU: {number} {' '.join(said)}", None)
 
 
 class Metrics(LineReader):
