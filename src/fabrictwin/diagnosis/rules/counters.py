@@ -243,7 +243,11 @@ def _buffers(row: dict[str, Fact]) -> Iterator[Finding]:
         or (name.startswith("rx_prio") and name.endswith(("_discards", "_discard")))
         or name.startswith("tc_no_buffer_discard")  # of switches that run Linux
     ]
+    if not pauses and "tx_global_pause" in row:
+        pauses = [row["tx_global_pause"]]
     dropped = [fact for fact in drops if int(fact.parts[1] or 0) >= MANY_DISCARDS]
+    sent = [row["tx_discards_phy"]] if _value(row, "tx_discards_phy") >= MANY_DISCARDS else []
+    yield from reported("discards", sent, "{0} {1}", "0", 0.7)
     if dropped:
         cause_id = "headroom" if pauses else "roce-loss"
         yield found(

@@ -15,6 +15,7 @@ from fabrictwin.diagnosis.mechanisms.table import REMAPPED, SURE, mechanism_of, 
 SMALL_LOCKED = 64 << 20
 SMALL_SHM = 128 << 20
 FLAPS = 2
+MANY_LINK_ERRORS, FEW_LINK_ERRORS = 100, 10
 SEVERAL = 3  # links that go down and stay so
 REPLAYS = 3  # one or two come with the start of a link
 FEWEST_JOINED, MOST_ALONE = 3, 3  # GPUs that NVLink joins, for each that it does not
@@ -89,6 +90,11 @@ def _kernel_links(case: Case) -> Iterator[Finding]:
         yield found("link-downed", downs, "Link down once" + (", not up again" if gone else ""), "up", 0.4)
         if len(gone) >= SEVERAL:
             yield found("port-down", gone, f"{len(gone)} links down, not up again", "up", 0.6)
+        elif gone:
+            yield found(
+                "port-down", gone, "Link down, not up again in this log", "up", 0.45,
+                severity=Severity.QUESTION, collect="the log's next minutes; ip -br link",
+            )  # fmt: skip
     bad = [fact for fact in case.of("aer") if fact.value == "uncorrectable"]
     yield from reported("pci-errors", bad, "AER: uncorrectable", "none", 0.8)
     again = [fact for fact in case.of("aer") if fact.value == "correctable" and fact.count >= REPLAYS]
@@ -154,13 +160,19 @@ def nvlink(case: Case) -> Iterator[Finding]:
                 0.7,
                 severity=Severity.WARNING,
             )
-    errors = [
+    counted = [
         fact
         for fact in case.of("nvlink.errors")
         if str(fact.parts[0]).lower() in ("replay", "recovery", "crc", "crc flit", "crc data")
-        and int(fact.parts[1] or 0) >= 100
     ]
+    errors = [fact for fact in counted if int(fact.parts[1] or 0) >= MANY_LINK_ERRORS]
     yield from reported("nvlink-error", errors, "{0} errors {1}", "0", 0.7, severity=Severity.WARNING)
+    few = [fact for fact in counted if int(fact.parts[1] or 0) >= FEW_LINK_ERRORS]
+    if not errors:
+        yield from reported(
+            "nvlink-error", few, "{0} errors {1}", "0", 0.5,
+            severity=Severity.QUESTION, collect="nvidia-smi nvlink -e twice, minutes apart: does it still count?",
+        )  # fmt: skip
     fabric = [fact for fact in case.of("smi.fabric") if fact.text not in ("Completed", "N/A", "Success")]
     yield from reported("fabric-manager", fabric, "Fabric: {text}", "Completed", 0.9)
     stopped = [fact for fact in case.of("fabricmanager.state") if fact.value in ("failed", "inactive")]
@@ -394,6 +406,18 @@ def peers(case: Case) -> Iterator[Finding]:
         )
 
 
+def management(case: Case) -> Iterator[Finding]:
+    """Events that a host's management controller kept."""
+    by_cause: dict[str, list[Fact]] = {}
+    for fact in case.of("ipmi.event"):
+        by_cause.setdefault(str(fact.parts[0]), []).append(fact)
+    for cause, facts in by_cause.items():
+        worst = max(facts, key=lambda fact: float(fact.parts[2] or 0))
+        sure = float(worst.parts[2] or 0)
+        weak = Severity.WARNING if sure < SURE else None
+        yield found(cause, [worst, *facts], str(worst.parts[1]), "no such event", sure, severity=weak)
+
+
 def peer_access(case: Case) -> Iterator[Finding]:
     """GPUs that cannot reach each other's memory (`nvidia-smi topo -p2p`), where others can or all should."""
     facts = [fact for fact in case.of("smi.peer") if fact.parts[1] != "TNS"]  # sockets of some hosts keep apart
@@ -458,5 +482,5 @@ def limits(case: Case) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     kernel, manager_without_switches, nvlink, queried, topology, unreadable_devices, pci, pings, peers,
-    peer_access, limits,
+    peer_access, management, limits,
 )  # fmt: skip

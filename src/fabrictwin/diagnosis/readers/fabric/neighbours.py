@@ -55,7 +55,7 @@ class BgpSummary(LineReader):
             return False
         state = words[self._state]
         off = words[self._state + 1 : self._state + 2] == ["(Admin)"]  # by who runs the switch
-        off = off or bool(re.search(r"(?i)\(Admin\)|^Shut|\(NoNeg\)|\(Policy\)", state))
+        off = off or bool(re.search(r"(?i)\(Admin\)|^Shut", state))
         if not off and not state.isdigit() and not state.startswith("Estab"):
             self.sink.add("bgp.away", (state[:20], f"AS {as_number}"), Subject(device=words[0]))
         self.sink.add("bgp.read", True)

@@ -27,6 +27,7 @@ _TESTS = (
     (re.compile(r"(?i)power"), "gpu-power"),
     (re.compile(r"(?i)inforom|diagnostic|stress|eud|bandwidth|pulse|sm "), "gpu-hardware"),
 )
+SHORT, DEEPEST = 12, 8  # letters of a value that is a word or a number; levels of a report
 UNEXPLAINED = 0.7  # of a test that fails and does not say why
 _ROW = re.compile(r"\|(?P<name>[^|]*)\|(?P<value>.*)\|\s*$")
 _FRAME = re.compile(r"[+|][-=+ ]|\|[^|]*\|\s*$")
@@ -86,8 +87,13 @@ def _failed(sink: Sink, test: str, said: str, place: Place | None) -> None:
         sink.add("line.known", value, about, place=place)
 
 
-def read_json(data: Any, sink: Sink) -> bool:
-    """Take `dcgmi diag -j`, parsed; False where it is none."""
+def read_json(data: Mapping[str, Any], sink: Sink) -> bool:
+    """Take `dcgmi diag -j`, `health -j` or `nvlink -e -j`, parsed; False where it is none."""
+    body = data.get("body")
+    if isinstance(body, Mapping) and any(re.match(r"Link \d|Overall Health|GPU", str(key)) for key in body):
+        sink.add("dcgm.read", True)
+        _read_body(body, "", sink)
+        return True
     run = next((data[key] for key in ("DCGM Diagnostic", "DCGM GPU Diagnostic") if key in data), None)
     if not isinstance(run, Mapping):
         return False
@@ -99,6 +105,26 @@ def read_json(data: Any, sink: Sink) -> bool:
             if isinstance(test, Mapping):
                 _read_test(test, sink)
     return True
+
+
+_LINK_ERRORS = re.compile(r"(CRC (?:Data|FLIT)|Replay|Recovery) Error", re.IGNORECASE)
+
+
+def _read_body(body: Mapping[str, Any], within: str, sink: Sink, depth: int = 0) -> None:
+    """Take values by their names, those of a GPU or a link below it."""
+    for name, node in body.items():
+        if not isinstance(node, Mapping) or depth > DEEPEST:
+            continue
+        value = str(node.get("value", ""))[:300]
+        error = _LINK_ERRORS.match(str(name))
+        told = mechanism_of(f"{name}: {value}") if len(value) > SHORT else None
+        if error is not None and re.fullmatch(r"\d{1,15}", value) and int(value):
+            sink.add("nvlink.errors", (error[1].lower(), int(value)), Subject(device=within or "NVLink"))
+        elif told is not None and told.cause != HARMLESS:
+            sink.add("line.known", (*told.told(f"{name}: {value}", -1.0), 0.0), Subject(device=within))
+        children = node.get("children")
+        if isinstance(children, Mapping):
+            _read_body(children, f"{within} {name}".strip()[:60], sink, depth + 1)
 
 
 def _read_test(test: Mapping[str, Any], sink: Sink) -> None:

@@ -18,6 +18,24 @@ _COUNTS = {
 OPENS_BOND = r"^Ethernet Channel Bonding Driver: |^Slave Interface: \S+"
 
 
+def keep_state(sink: Sink, interface: str, flags: list[str]) -> None:
+    """Keep whether an interface that leads to other hosts is meant to be up, and has a carrier."""
+    if not LOCAL_INTERFACE.match(interface) and "LOOPBACK" not in flags:
+        up = "UP" in flags and "LOWER_UP" in flags
+        gone = "NO-CARRIER" in flags and "UP" in flags
+        # a member of a bond is cabled
+        state = (
+            "up"
+            if up
+            else "member without carrier"
+            if gone and "SLAVE" in flags
+            else "no carrier"
+            if gone
+            else "off"
+        )
+        sink.add("link.state", state, Subject(device=interface))
+
+
 class IpLink(LineReader):
     """Reads `ip link`: which interfaces are meant to be up and have no carrier, and what `-s` counts of them."""
 
@@ -40,12 +58,7 @@ class IpLink(LineReader):
             return True
         if found is not None:
             self._interface = found[1]
-            flags = found[2].split(",")
-            if not LOCAL_INTERFACE.match(found[1]) and "LOOPBACK" not in flags:
-                up = "UP" in flags and "LOWER_UP" in flags
-                gone = "NO-CARRIER" in flags and "UP" in flags
-                state = "up" if up else "no carrier" if gone else "off"
-                self.sink.add("link.state", state, Subject(device=found[1]))
+            keep_state(self.sink, found[1], found[2].split(","))
             return True
         return bool(
             re.match(r"\s+(?:link/|inet6? |valid_lft|altname|vf \d|(?:RX|TX): |RX errors|TX errors|\d)", text)

@@ -1,0 +1,66 @@
+"""A host's management controller: its event log and sensors (ipmitool sel, sdr and sensor; FreeIPMI's ipmi-sensors).
+
+Events and states are those of IPMI 2.0, tables 42-2 and 42-3.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fabrictwin.diagnosis.evidence import Subject
+from fabrictwin.diagnosis.readers.line_reader import LineReader
+
+OPENS = (
+    r"^\s*[0-9a-f]{1,4} \| (?:\d\d/\d\d/\d{2,4}|Pre-Init) +\| |"
+    r"^\d{1,5},[\w .#/-]+,(?:Fan|Power Supply|Temperature|Voltage|Memory|Processor|Critical Interrupt|Drive Slot),|"
+    r"^[\w .#/+-]{2,24}\s*\| (?:\s*-?[\d.]+|na|0x[0-9a-f]+|no reading)[\w ]*\s*\|\s*(?:[\w %]+\s*\| )?(?:ok|cr|nc|nr|ns)\b"
+)
+# by words of a sensor's name and its event; the first that is found holds
+_EVENTS = (
+    (re.compile(r"(?i)memory.*\b(uncorrect|parity|rank spar|configuration error)"), "host-hardware", 0.92),
+    (re.compile(r"(?i)correctable (ecc|memory)"), "host-hardware", 0.6),
+    (re.compile(r"(?i)bus (fatal|uncorrectable|degraded)|pci (serr|perr)|pcie? .*error|critical interrupt"), "pci-errors", 0.9),
+    (re.compile(r"(?i)\bierr\b|machine check|processor.*(thermal trip|configuration error|frb|throttl)"), "host-hardware", 0.92),
+    (re.compile(r"(?i)power supply.*(fail|lost|ac lost|predictive|redundancy (lost|degraded)|critical)|redundancy (lost|degraded)"),
+     "host-hardware", 0.88),
+    (re.compile(r"(?i)fan.*(lower (critical|non-recoverable)|fail|redundancy lost)"), "host-hardware", 0.85),
+    (re.compile(r"(?i)temp.*upper (critical|non-recoverable)"), "host-hardware", 0.85),
+    (re.compile(r"(?i)drive (slot|bay|fault).*(fault|fail)|drive fault"), "storage-error", 0.85),
+    (re.compile(r"(?i)(lower|upper) (critical|non-recoverable)"), "host-hardware", 0.75),
+)  # fmt: skip
+
+
+class Ipmi(LineReader):
+    """Reads rows of the event log and of tables of sensors."""
+
+    def line(self, text: str) -> bool:
+        """Take a line; False where it is none of the tools'."""
+        bare = text.strip()
+        if not bare:
+            return True
+        cells = [cell.strip() for cell in bare.split("|")]
+        if len(cells) >= 5 and re.fullmatch(r"[0-9a-f]{1,4}", cells[0]):
+            if "deassert" not in cells[-1].lower():
+                self._event(f"{cells[3]}: {' '.join(cells[4:])}", cells[3].partition(" #")[0])
+            self.sink.add("ipmi.read", True)
+            return True
+        if re.match(r"\d{1,5},[^,]+,[^,]+,", bare):
+            name, kind, *_, states = bare.split(",")[1:]
+            for state in re.findall(r"'([^']*)'", states):
+                self._event(f"{kind} {name}: {state}", name)
+            self.sink.add("ipmi.read", True)
+            return True
+        if len(cells) >= 3 and cells[0]:
+            state = next((cell for cell in cells[2:4] if cell in ("cr", "nr")), "")
+            if state:
+                said = "lower critical" if "fan" in cells[0].lower() else "upper critical"
+                self._event(f"{cells[0]}: {said} ({cells[1]})", cells[0])
+            self.sink.add("ipmi.read", True)
+            return True
+        return False
+
+    def _event(self, said: str, name: str) -> None:
+        for pattern, cause, sure in _EVENTS:
+            if pattern.search(said):
+                self.sink.add("ipmi.event", (cause, said[:160], sure), Subject(device=name[:60]))
+                return
