@@ -1,4 +1,4 @@
-"""A host's management controller: its event log and sensors (ipmitool sel, sdr and sensor; FreeIPMI's ipmi-sensors).
+"""A host's management controller: its event log and sensors (ipmitool's sel, sdr, sensor; ipmi-sensors).
 
 Events and states are those of IPMI 2.0, tables 42-2 and 42-3.
 """
@@ -12,22 +12,22 @@ from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = (
     r"^\s*[0-9a-f]{1,4} \| (?:\d\d/\d\d/\d{2,4}|Pre-Init) +\| |"
-    r"^\d{1,5},[\w .#/-]+,(?:Fan|Power Supply|Temperature|Voltage|Memory|Processor|Critical Interrupt|Drive Slot),|"
-    r"^[\w .#/+-]{2,24}\s*\| (?:\s*-?[\d.]+|na|0x[0-9a-f]+|no reading)[\w ]*\s*\|\s*(?:[\w %]+\s*\| )?(?:ok|cr|nc|nr|ns)\b"
+    r"^\d{1,5},[\w .#/-]+,(?:Fan|Power Supply|Temperature|Voltage|Memory|Processor|Critical Interrupt),|"
+    r"^[\w .#/+-]{2,24}\s*\| (?:\s*-?[\d.]+|na|0x[0-9a-f]+|no reading)[\w ]*\s*\|\s*(?:[\w %]+\s*\| )?"
+    r"(?:ok|cr|nc|nr|ns)\b"
 )
 # by words of a sensor's name and its event; the first that is found holds
 _EVENTS = (
-    (re.compile(r"(?i)memory.*\b(uncorrect|parity|rank spar|configuration error)"), "host-hardware", 0.92),
-    (re.compile(r"(?i)correctable (ecc|memory)"), "host-hardware", 0.6),
-    (re.compile(r"(?i)bus (fatal|uncorrectable|degraded)|pci (serr|perr)|pcie? .*error|critical interrupt"), "pci-errors", 0.9),
-    (re.compile(r"(?i)\bierr\b|machine check|processor.*(thermal trip|configuration error|frb|throttl)"), "host-hardware", 0.92),
-    (re.compile(r"(?i)power supply.*(fail|lost|ac lost|predictive|redundancy (lost|degraded)|critical)|redundancy (lost|degraded)"),
-     "host-hardware", 0.88),
-    (re.compile(r"(?i)fan.*(lower (critical|non-recoverable)|fail|redundancy lost)"), "host-hardware", 0.85),
-    (re.compile(r"(?i)temp.*upper (critical|non-recoverable)"), "host-hardware", 0.85),
-    (re.compile(r"(?i)drive (slot|bay|fault).*(fault|fail)|drive fault"), "storage-error", 0.85),
-    (re.compile(r"(?i)(lower|upper) (critical|non-recoverable)"), "host-hardware", 0.75),
-)  # fmt: skip
+    (r"memory.*\b(uncorrect|parity|rank spar|configuration error)", "host-hardware", 0.92),
+    (r"correctable (ecc|memory)", "host-hardware", 0.6),
+    (r"bus (fatal|uncorrectable|degraded)|pci (serr|perr)|pcie? .*error|critical interrupt", "pci-errors", 0.9),
+    (r"\bierr\b|machine check|processor.*(thermal trip|configuration error|frb|throttl)", "host-hardware", 0.92),
+    (r"power supply.*(fail|lost|predictive|critical)|redundancy (lost|degraded)", "host-hardware", 0.88),
+    (r"fan.*(lower (critical|non-recoverable)|fail|redundancy lost)", "host-hardware", 0.85),
+    (r"temp.*upper (critical|non-recoverable)", "host-hardware", 0.85),
+    (r"drive (slot|bay|fault).*(fault|fail)|drive fault", "storage-error", 0.85),
+    (r"(lower|upper) (critical|non-recoverable)", "host-hardware", 0.75),
+)
 
 
 class Ipmi(LineReader):
@@ -61,6 +61,6 @@ class Ipmi(LineReader):
 
     def _event(self, said: str, name: str) -> None:
         for pattern, cause, sure in _EVENTS:
-            if pattern.search(said):
+            if re.search(pattern, said, re.IGNORECASE):
                 self.sink.add("ipmi.event", (cause, said[:160], sure), Subject(device=name[:60]))
                 return

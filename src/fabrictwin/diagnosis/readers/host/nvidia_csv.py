@@ -1,4 +1,4 @@
-"""`nvidia-smi --query-gpu=... --format=csv`: a column for each field, with its name on top, and bits of why clocks are low.
+"""`nvidia-smi --query-gpu=... --format=csv`: a column for each field, and bits of why clocks are low.
 
 Fields are those of `nvidia-smi --help-query-gpu`, reasons the bits of nvml.h (nvmlClocksEventReason*).
 """
@@ -20,7 +20,8 @@ OPENS = (
 _BITS = ((0x8, "hot", "HW slowdown"), (0x20, "hot", "SW thermal slowdown"), (0x40, "hot", "HW thermal slowdown"),
          (0x80, "power", "HW power brake slowdown"))  # fmt: skip
 _SLOW = {
-    "hw_slowdown": "hot", "hw_thermal_slowdown": "hot", "sw_thermal_slowdown": "hot", "hw_power_brake_slowdown": "power",
+    "hw_slowdown": "hot", "hw_thermal_slowdown": "hot", "sw_thermal_slowdown": "hot",
+    "hw_power_brake_slowdown": "power",
 }  # fmt: skip
 
 
