@@ -94,6 +94,7 @@ FAMILIES = (
     Family("interface-counters", interface_counters.OPENS, interface_counters.InterfaceCounters),
     Family("bond", interfaces.OPENS_BOND, interfaces.Bond),
     Family("ipmi", ipmi.OPENS, ipmi.Ipmi),
+    Family("smi-help", nvidia_csv.OPENS_HELP, nvidia_csv.Help),
     Family("smi-csv", nvidia_csv.OPENS, nvidia_csv.QueryCsv),
     Family("ping", ping.OPENS, ping.Ping),
     Family("p2p-bandwidth", peer_bandwidth.OPENS, peer_bandwidth.PeerBandwidth),

@@ -234,6 +234,14 @@ def roce(case: Case) -> Iterator[Finding]:
         yield from _notifications(row, ports)
 
 
+# packets without a buffer posted for them, by driver: mlx5, be2net, igb and ixgbe, mlx4, virtio_net
+_NO_BUFFER = (
+    "rx_out_of_buffer", "out_of_buffer", "rx_drops_no_frags", "rx_drops_no_skbs", "rx_no_buffer_count",
+    "rx_no_dma_resources", "rx_missed_errors",
+)  # fmt: skip
+MANY_UNPOSTED = 10_000
+
+
 def _buffers(row: dict[str, Fact]) -> Iterator[Finding]:
     pauses = [fact for name, fact in row.items() if name.startswith("tx_prio") and name.endswith("_pause")]
     drops = [
@@ -259,7 +267,8 @@ def _buffers(row: dict[str, Fact]) -> Iterator[Finding]:
         )
     storm = [row[name] for name in ("tx_pause_storm_error_events", "tx_pause_storm_warning_events") if name in row]
     yield from reported("pause-storm", storm, "{0} {1}", "0", 0.9)
-    empty = [row[name] for name in ("rx_out_of_buffer", "out_of_buffer") if _value(row, name) >= 10_000]
+    empty = [row[name] for name in _NO_BUFFER if _value(row, name) >= MANY_UNPOSTED]
+    empty = [fact for fact in empty if not _is_rare(row, fact)]
     yield from reported("receive-queue-empty", empty, "{0} {1}", "0", 0.5)
 
 

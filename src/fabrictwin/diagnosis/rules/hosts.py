@@ -206,6 +206,7 @@ def queried(case: Case) -> Iterator[Finding]:
                 0.5,
                 severity=Severity.NOTE,
             )
+    yield from reported("gpu-lost", case.of("smi.lost"), "{text} in place of readings", "readings", 0.95)
     yield from reported("gpu-hot", case.of("smi.hot"), "{text}: Active", "Not Active", 0.9)
     yield from reported("gpu-power", case.of("smi.power"), "{text}: Active", "Not Active", 0.88)
     yield from reported("gpu-recovery", case.of("smi.recovery"), "GPU Recovery Action: {text}", "None", 0.9)

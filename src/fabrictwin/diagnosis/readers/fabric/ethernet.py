@@ -62,7 +62,9 @@ class Ethtool(LineReader):
         if bare.startswith("NIC statistics"):
             self.sink.add("port.counter", ("Read", 0), Subject(device=self._interface or "port"))
             return True
-        found = re.match(r"([\w ./(),-]+?)\s*:\s*(.*)$", bare)
+        found = re.match(
+            r"(?:\[?\w*\d+\]?: )?([\w ./(),-]+?)\s*:\s*(.*)$", bare
+        )  # a queue's, with its name before
         if found is None or bare.startswith("/sys/"):
             return not bare
         name, value = found.groups()

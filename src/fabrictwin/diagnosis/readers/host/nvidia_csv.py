@@ -25,6 +25,17 @@ _SLOW = {
 }  # fmt: skip
 
 
+OPENS_HELP = r"^List of valid properties to query for the switch|^NVIDIA System Management Interface -- v"
+
+
+class Help(LineReader):
+    """Passes over what nvidia-smi says of its options and fields: words of trouble there are no trouble."""
+
+    def line(self, text: str) -> bool:
+        """Take a line; False at the next heading or prompt."""
+        return not text.startswith(("#", "=", "$"))
+
+
 class QueryCsv(LineReader):
     """Reads the rows below the names of fields."""
 

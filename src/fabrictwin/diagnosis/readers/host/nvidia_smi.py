@@ -185,7 +185,9 @@ class Query(LineReader):
 
     def _value(self, name: str, value: str) -> None:
         about = Subject(device=self._gpu)
-        if name == "Product Name":
+        if value in ("GPU is lost", "[GPU is lost]"):
+            self.sink.add("smi.lost", value, about)
+        elif name == "Product Name":
             self.sink.add("smi.gpu", value, about)
         elif name == "Driver Version":
             self.sink.add("smi.driver", value)
@@ -193,6 +195,8 @@ class Query(LineReader):
             name == "Status" and self._section == "Fabric" and value not in ("Success", "N/A")
         ):
             self.sink.add("smi.fabric", value, about)
+        elif name == "Summary" and value == "Unhealthy":
+            self.sink.add("smi.fabric", "health: Unhealthy", about)
         elif name in ("Pending", "Pending Page Blacklist") and value == "Yes":
             self.sink.add("smi.remap-pending", True, about)
         elif name == "Remapping Failure Occurred" and value == "Yes":
