@@ -406,11 +406,13 @@ def carriers(case: Case) -> Iterator[Finding]:
     lost = [fact for fact in members if fact.text != "up"]
     if lost:
         yield found("port-down", lost, f"MII Status: {lost[0].text}", "up, as the bond's other members", 0.88)
+    states_of = [fact.text for fact in case.of("link.state")]
     bonded = [fact for fact in case.of("link.state") if fact.text == "member without carrier"]
-    yield from reported("port-down", bonded, "NO-CARRIER", "a carrier, as the bond's other members", 0.85)
+    if states_of.count("member") > 0:
+        yield from reported("port-down", bonded, "NO-CARRIER", "a carrier, as the bond's other members", 0.85)
     gone = [fact for fact in case.of("link.state") if fact.text == "no carrier"]
     if gone:
-        alone = not any(fact.text == "up" for fact in case.of("link.state"))
+        alone = not any(text in ("up", "member") for text in states_of)
         yield found(
             "port-down",
             gone,

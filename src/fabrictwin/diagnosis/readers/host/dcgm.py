@@ -41,6 +41,7 @@ class Dcgm(LineReader):
     _name = ""
     _pieces: tuple[str, ...] = ()  # of a message, each as wide as the column or less
     _place: Place | None = None
+    _failed: tuple[str, str, Place | None] | None = None  # a test, until a message says why
 
     def line(self, text: str) -> bool:
         """Take a line; False after the table."""
@@ -63,17 +64,35 @@ class Dcgm(LineReader):
         said = [" ".join(one.split()) for one in whole if one.strip()]
         told = [*said, *(f"| {self._name} | {one}" for one in said)]
         text, mechanism = next(((one, found) for one in told if (found := mechanism_of(one))), ("", None))
-        if mechanism is None and said and re.match(r"Fail\b", said[0]):
-            _failed(self.sink, self._name, said[0], self._place)
+        if (
+            said
+            and re.match(r"(?:GPU ?\d+: )?Fail\b", said[0])
+            and (mechanism is None or mechanism.sure < UNEXPLAINED)
+        ):
+            if self._failed is not None and self._failed[0] != self._name:
+                self._flush()  # another test
+            self._failed = (self._name, said[0], self._place)
+            return
+        if not re.match(r"Warning|Error|Info", self._name):
+            self._flush()
+        elif mechanism is not None and mechanism.cause != HARMLESS:
+            self._failed = None  # the message says why
         if mechanism is None or mechanism.cause == HARMLESS:
             return
         gpu = _GPU.search(text) or _GPU.search(self._name)
         about = Subject(device=f"GPU {gpu[1]}" if gpu else "")
         self.sink.add("line.known", (*mechanism.told(text[:300], -1.0), 0.0), about, place=self._place)
 
+    def _flush(self) -> None:
+        """Keep a test that failed, where no message behind it says why."""
+        if self._failed is not None:
+            _failed(self.sink, *self._failed)
+        self._failed = None
+
     def close(self) -> None:
         """Keep the last message; a table without any is evidence too."""
         self._end()
+        self._flush()
         self.sink.add("dcgm.read", True, place=Place(self.sink.file, 0))
 
 

@@ -84,4 +84,4 @@ class InterfaceCounters(LineReader):
 
 
 def _number(text: str) -> int:
-    return int(text[:20])
+    return int(text[:20]) if text.isascii() and text.isdigit() else 0

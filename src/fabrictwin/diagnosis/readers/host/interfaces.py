@@ -23,17 +23,10 @@ def keep_state(sink: Sink, interface: str, flags: list[str]) -> None:
     if not LOCAL_INTERFACE.match(interface) and "LOOPBACK" not in flags:
         up = "UP" in flags and "LOWER_UP" in flags
         gone = "NO-CARRIER" in flags and "UP" in flags
+        state = "up" if up else "no carrier" if gone else "off"
         # a member of a bond is cabled
-        state = (
-            "up"
-            if up
-            else "member without carrier"
-            if gone and "SLAVE" in flags
-            else "no carrier"
-            if gone
-            else "off"
-        )
-        sink.add("link.state", state, Subject(device=interface))
+        bonded = {"up": "member", "no carrier": "member without carrier"} if "SLAVE" in flags else {}
+        sink.add("link.state", bonded.get(state, state), Subject(device=interface))
 
 
 class IpLink(LineReader):

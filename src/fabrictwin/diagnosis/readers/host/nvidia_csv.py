@@ -12,9 +12,9 @@ from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 _REASONS = r"clocks_(?:throttle|event)_reasons"
 OPENS = (
-    rf"^(?:[\w. ]+(?: \[[\w%/]+\])?, ?)*(?:pcie\.link\.\w+\.\w+|ecc\.errors\.\w+[\w.]*|{_REASONS}\.\w+|"
-    r"retired_pages\.[\w.]+|remapped_rows\.\w+|temperature\.gpu|fabric\.\w+|gpu_recovery_action|pstate)\b.*,|"
-    r"^(?:NVIDIA|Tesla|Quadro|GeForce) [\w .-]+, ?0x[0-9a-f]{16}\s*$"
+    rf"^(?=[^,]+,)(?:[\w.%/\[\]-][\w. %/\[\]-]*, ?)*(?:pcie\.link\.\w+\.\w+|ecc\.errors\.\w+[\w.]*|"
+    rf"{_REASONS}\.\w+|retired_pages\.[\w.]+|remapped_rows\.\w+|temperature\.gpu|fabric\.\w+|gpu_recovery_action|pstate)"
+    r"[\w. %/\[\],-]*$|^(?:NVIDIA|Tesla|Quadro|GeForce) [\w .-]+, ?0x[0-9a-f]{16}\s*$"
 )
 # reasons that are no wish of the user's, by their bits
 _BITS = ((0x8, "hot", "HW slowdown"), (0x20, "hot", "SW thermal slowdown"), (0x40, "hot", "HW thermal slowdown"),
