@@ -41,7 +41,8 @@ def main() -> None:
             at_value, at_less = trial.play(assumed).dropped, trial.play(assumed, 0.8).dropped
             tried, dropping, idle = tried + 1, dropping + (at_value > 0), idle + (at_less == 0)
             if at_value or not at_less:
-                print(f"{assumed.name}: {assumed.headroom_bytes} B: {at_value} dropped, at 80 % {at_less}", flush=True)
+                drops = f"{at_value} dropped, at 80 % {at_less}"
+                print(f"{assumed.name}: {assumed.headroom_bytes} B: {drops}", flush=True)
     print(f"{tried} links: {dropping} drop at the value, {idle} drop nothing at 80 %")
 
 
