@@ -93,6 +93,7 @@ def topology_file(case: Case) -> Iterator[Finding]:
                 gain=f"up to {most / max(few, 1):.3g} times the bandwidth inside the host",
             )
     yield from _pci_in_topology(case)
+    yield from _networks_in_topology(case)
     # NCCL fills in what a file leaves out of processors that it finds; of others it warns itself
     yield from reported(
         "topology-malformed",
@@ -121,6 +122,46 @@ def _pci_in_topology(case: Case) -> Iterator[Finding]:
                 0.7,
                 expected_from="other devices of the file",
             )
+
+
+def _networks_in_topology(case: Case) -> Iterator[Finding]:
+    """Networks of one model of adapter that differ: in speed, and in what GPUDirect RDMA reaches."""
+    alike: dict[tuple[str, str], list[Fact]] = defaultdict(list)
+    for fact in case.of("topo.net"):
+        alike[fact.place.file, str(fact.parts[2])].append(fact)
+    for facts in alike.values():
+        usual = median(int(fact.parts[0] or 0) for fact in facts)
+        slow = [fact for fact in facts if int(fact.parts[0] or 0) < 0.75 * usual]
+        if slow and len(slow) < len(facts) / 2:
+            yield found(
+                "link-slow",
+                slow,
+                f"{int(slow[0].parts[0] or 0) / 1000:g} Gb/s",
+                f"{usual / 1000:g} Gb/s, as its peers",
+                0.7,
+                expected_from="other adapters of the file",
+            )
+    for kind, at in (("topo.net", 1), ("topo.gpu-gdr", 0)):
+        facts = case.of(kind)
+        off = [fact for fact in facts if str(fact.parts[at]) == "0"]
+        models = {str(fact.parts[2]) for fact in off} if kind == "topo.net" else {""}
+        reached = [
+            fact
+            for fact in facts
+            if str(fact.parts[at]) == "1" and (kind != "topo.net" or str(fact.parts[2]) in models)
+        ]
+        if off and reached:
+            yield found(
+                "gdr-off",
+                off,
+                'gdr="0"',
+                'gdr="1", as its peers',
+                0.5,
+                severity=Severity.QUESTION,
+                expected_from="other devices of the file",
+                collect="NCCL's log with NCCL_DEBUG=INFO: GPU Direct RDMA Enabled or Disabled for each HCA",
+            )
+            return
 
 
 def channels(case: Case) -> Iterator[Finding]:

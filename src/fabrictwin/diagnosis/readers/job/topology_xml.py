@@ -54,6 +54,11 @@ class TopologyXml(LineReader):
                 self._above.append((name, attributes))
         return bool(tags) or not text.strip() or bool(self._above)
 
+    def _model(self) -> str:
+        """Return the PCI device that the current element belongs to, with its board."""
+        above = next((a for name, a in reversed(self._above) if name == "pci"), {})
+        return ":".join(above.get(key, "") for key in ("vendor", "device", "subsystem_device"))
+
     def _bus(self) -> str:
         return next((a.get("busid", "") for name, a in reversed(self._above) if name == "pci"), "")
 
@@ -71,8 +76,7 @@ class TopologyXml(LineReader):
                 (int(got["dev"]) if got.get("dev", "").isdigit() else -1, got.get("sm", "")),
                 Subject(device=bus),
             )
-            if got.get("gdr") == "0":
-                add("topo.gpu-gdr-off", True, Subject(device=bus))
+            add("topo.gpu-gdr", got.get("gdr", ""), Subject(device=bus))
         elif name == "nvlink":
             count = got.get("count", "0")
             add(
@@ -84,7 +88,7 @@ class TopologyXml(LineReader):
             speed = got.get("speed", "0")
             add(
                 "topo.net",
-                (int(speed) if speed.isdigit() else 0, got.get("gdr", ""), got.get("port", "")),
+                (int(speed) if speed.isdigit() else 0, got.get("gdr", ""), self._model()),
                 Subject(device=got.get("name", "")),
             )
 
