@@ -128,6 +128,8 @@ def _networks_in_topology(case: Case) -> Iterator[Finding]:
     """Networks of one model of adapter that differ: in speed, and in what GPUDirect RDMA reaches."""
     alike: dict[tuple[str, str], list[Fact]] = defaultdict(list)
     for fact in case.of("topo.net"):
+        if not fact.parts[2]:
+            continue
         alike[fact.place.file, str(fact.parts[2])].append(fact)
     for facts in alike.values():
         usual = median(int(fact.parts[0] or 0) for fact in facts)

@@ -54,10 +54,11 @@ class TopologyXml(LineReader):
                 self._above.append((name, attributes))
         return bool(tags) or not text.strip() or bool(self._above)
 
-    def _model(self) -> str:
-        """Return the PCI device that the current element belongs to, with its board."""
+    def _model(self, port: str) -> str:
+        """Return the PCI device that the current element belongs to, its board, and the port of it, where known."""
         above = next((a for name, a in reversed(self._above) if name == "pci"), {})
-        return ":".join(above.get(key, "") for key in ("vendor", "device", "subsystem_device"))
+        board = [above.get(key, "") for key in ("vendor", "device", "subsystem_device")]
+        return ":".join([*board, port]) if all(board) else ""
 
     def _bus(self) -> str:
         return next((a.get("busid", "") for name, a in reversed(self._above) if name == "pci"), "")
@@ -88,7 +89,7 @@ class TopologyXml(LineReader):
             speed = got.get("speed", "0")
             add(
                 "topo.net",
-                (int(speed) if speed.isdigit() else 0, got.get("gdr", ""), self._model()),
+                (int(speed) if speed.isdigit() else 0, got.get("gdr", ""), self._model(got.get("port", ""))),
                 Subject(device=got.get("name", "")),
             )
 
