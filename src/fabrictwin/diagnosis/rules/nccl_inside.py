@@ -125,12 +125,11 @@ def _pci_in_topology(case: Case) -> Iterator[Finding]:
 
 
 def _networks_in_topology(case: Case) -> Iterator[Finding]:
-    """Networks of one model of adapter that differ: in speed, and in what GPUDirect RDMA reaches."""
-    alike: dict[tuple[str, str], list[Fact]] = defaultdict(list)
+    """Ports of one model of adapter that differ in speed; devices out of GPUDirect RDMA's reach beside others."""
+    alike: dict[tuple[str, str, str], list[Fact]] = defaultdict(list)
     for fact in case.of("topo.net"):
-        if not fact.parts[2]:
-            continue
-        alike[fact.place.file, str(fact.parts[2])].append(fact)
+        if fact.parts[2]:
+            alike["net", fact.place.file, str(fact.parts[2])].append(fact)
     for facts in alike.values():
         usual = median(int(fact.parts[0] or 0) for fact in facts)
         slow = [fact for fact in facts if int(fact.parts[0] or 0) < 0.75 * usual]
@@ -143,27 +142,25 @@ def _networks_in_topology(case: Case) -> Iterator[Finding]:
                 0.7,
                 expected_from="other adapters of the file",
             )
-    for kind, at in (("topo.net", 1), ("topo.gpu-gdr", 0)):
-        facts = case.of(kind)
-        off = [fact for fact in facts if str(fact.parts[at]) == "0"]
-        models = {str(fact.parts[2]) for fact in off} if kind == "topo.net" else {""}
-        reached = [
-            fact
-            for fact in facts
-            if str(fact.parts[at]) == "1" and (kind != "topo.net" or str(fact.parts[2]) in models)
-        ]
-        if off and reached:
-            yield found(
-                "gdr-off",
-                off,
-                'gdr="0"',
-                'gdr="1", as its peers',
-                0.5,
-                severity=Severity.QUESTION,
-                expected_from="other devices of the file",
-                collect="NCCL's log with NCCL_DEBUG=INFO: GPU Direct RDMA Enabled or Disabled for each HCA",
-            )
-            return
+    for fact in case.of("topo.gpu-gdr"):
+        alike["gpu", fact.place.file, ""].append(fact)
+    off = []
+    for (kind, *_), facts in alike.items():
+        at = 1 if kind == "net" else 0
+        without = [fact for fact in facts if str(fact.parts[at]) == "0"]
+        if any(str(fact.parts[at]) == "1" for fact in facts):
+            off += without
+    if off:
+        yield found(
+            "gdr-off",
+            off,
+            'gdr="0"',
+            'gdr="1", as its peers',
+            0.5,
+            severity=Severity.QUESTION,
+            expected_from="other devices of the file",
+            collect="NCCL's log with NCCL_DEBUG=INFO: GPU Direct RDMA Enabled or Disabled for each HCA",
+        )
 
 
 def channels(case: Case) -> Iterator[Finding]:
