@@ -55,7 +55,7 @@ class TopologyXml(LineReader):
         return bool(tags) or not text.strip() or bool(self._above)
 
     def _model(self, port: str) -> str:
-        """Return the PCI device above the current element, its board and the port; empty where not all are known."""
+        """Return the PCI device above, its board, and the port of it; empty where not all are known."""
         above = next((a for name, a in reversed(self._above) if name == "pci"), {})
         board = [above.get(key, "") for key in ("vendor", "device", "subsystem_device")]
         return ":".join([*board, port]) if all(board) else ""
