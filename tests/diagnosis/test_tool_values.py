@@ -123,3 +123,15 @@ def test_what_all_have_in_common_is_no_fault_of_one(tmp_path: Path, healthy: str
 def test_a_switchs_fan_is_not_a_supplys(tmp_path: Path) -> None:
     found = answer(tmp_path, SWITCH.replace("| 8493", "| 0"))
     assert found.findings[0].object == "MT2000X00001"
+
+
+KERNEL = {
+    "NVRM: API mismatch: the client has the version 535.104.05, but": "driver-mismatch",
+    "INFO: task python:123456 blocked for more than 120 seconds.": "storage-error",
+    "TCP: out of memory -- consider tuning tcp_mem": "discards",
+}
+
+
+@pytest.mark.parametrize("line", KERNEL)
+def test_one_line_of_the_kernel(tmp_path: Path, line: str) -> None:
+    assert answer(tmp_path, f"[ 1234.567890] {line}\n").findings[0].id == KERNEL[line]
