@@ -61,9 +61,15 @@ _ADAPTER = re.compile(r"\b(mlx\d_(?!(?:core|ib|en)\b)\w+|irdma\d+|bnxt_re\d+|roc
 _SECONDS = re.compile(r"(?:^|[\sT\[])(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)")
 # what a message goes on to guess or advise is no evidence
 _GUESSES = re.compile(
-    r"\b(?i:potential|possible|probable) (?:root )?(?:causes?|reasons?)\b|\b[Tt]his can happen\b|"
-    r"\b(?:Solution|Advice|Hint)\b: "
+    r"\b(?i:potential|possible|probable) (?:root )?(?:causes?|reasons?)\b|"
+    r"\b[Tt]his (?:can|may|might|could) (?:happen|cause|lead|result)\b|"
+    r"\b(?:Solution|Advice|Hint)\b: |[.;] To (?:allow|override|silence|suppress|disable|avoid)\b|"
+    r"(?<=\w )\bif (?:the )?(?:port|it|this|that|another|no|any|your?)\b"
 )
+# what Python says of errors in what nobody waits for (finalizers, atexit's functions): they end no process
+_IGNORED = "Exception ignored in"
+_RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Warning|Exit)\b(?:: |$)")
+MOST_ROWS = 60  # of a traceback, and of what stands between its rows
 UNMISTAKABLE = 0.92  # from so sure on a mechanism tells of trouble by itself, without a word of it
 MOST_SHAPES, MOST_KEPT = 50_000, 4_000
 # of lines of one shape: how many are asked whom they are about, and how many answers are kept
@@ -123,6 +129,7 @@ class DecisiveLines:
         self.shapes = shapes
         self.work = Work()
         self._asserted = ""  # what the last row of a traceback asserts
+        self._ignored: list[int] = []  # lines of errors that Python ignored and that are still to be named
         self._messages: dict[str, Message] = {}
         self._kept: dict[tuple[str, tuple[str | float, ...], Subject], _Kept] = {}
 
@@ -134,6 +141,8 @@ class DecisiveLines:
     def line(self, raw: bytes, text: str, *, kernel: bool) -> Message:
         """Take a line, and return the message that it is one of; `kernel` where it is of a kernel's log."""
         self.work.line(raw, text, self.sink.number)
+        if self._is_ignored(text):
+            return NOTHING
         shape = self.shapes.of(text)
         if kernel:
             shape += "\n"  # a message of the kernel, of which less is said
@@ -146,6 +155,15 @@ class DecisiveLines:
         if len(self._messages) < MOST_SHAPES:
             self._messages[shape] = message
         return message
+
+    def _is_ignored(self, text: str) -> bool:
+        """Return true for a line of an error that Python ignored: its head, and the row that names it."""
+        if text.startswith(_IGNORED):
+            self._ignored.append(self.sink.number)
+            return True
+        if not self._ignored or not _RAISED.match(text):
+            return False
+        return self.sink.number - self._ignored.pop(0) <= MOST_ROWS
 
     def _again(self, known: Message, raw: bytes, text: str, *, kernel: bool) -> None:
         """Take a line whose shape was kept before: one more of it, or the first about another host."""

@@ -15,6 +15,7 @@ from fabrictwin.diagnosis.readers.log_levels import is_survived, level_of
 LATER = 0.02  # less sure for each cause that stands before, as far as it goes
 MOST_LATER = 5
 LIKELY = 0.8  # less sure, what a job survived is no fault of it
+SURVIVED = 0.6  # so sure at most that it is what is wrong
 AREA = 0.51  # below, a mechanism tells whose program failed, and no more
 # by which a watchdog ends its process
 _ABORT = re.compile(r"\bAborted\b|SIGABRT|[Ss]ignal:? (?:6|15)\b|exit ?code\s*:?\s*(?:-6|134)\b")
@@ -64,7 +65,7 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
             [telling, *facts],
             str(telling.parts[1])[:200],
             "no such message",
-            _sure(telling) - LATER * min(place, MOST_LATER),
+            min(_sure(telling), 1.0 if live else SURVIVED) - LATER * min(place, MOST_LATER),
             severity=severity,
             collect=ASK if severity <= Severity.QUESTION else "",
         )
@@ -104,8 +105,8 @@ def _ended(fact: Fact) -> bool:
 
 
 def _survived(fact: Fact) -> bool:
-    """Return true for a line that nobody knows, no fatal one, after which the job worked."""
-    return bool(fact.parts[3]) and fact.parts[0] != "fatal"
+    """Return true for a line that nobody knows, and after which the job worked."""
+    return bool(fact.parts[3])
 
 
 def _sure(fact: Fact) -> float:
