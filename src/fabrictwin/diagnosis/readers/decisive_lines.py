@@ -7,6 +7,7 @@ trouble; what repeats but for numbers is looked at once. Rows of tables and coun
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from fabrictwin.diagnosis.evidence import Place, Sink, Subject
@@ -49,6 +50,8 @@ _WARN = re.compile(r"\bWARN(?:ING)?\b|\[W\d* |^W\d{4} ")
 _CODE = re.compile(
     # variables that somebody prints, unless what stands behind says more of them
     r"^_?[A-Z][A-Z0-9_]+=(?!\d+ \S)(?!\S* (?:is|was|requires?|must|should|cannot|not)\b)|"
+    # rows of a program as IPython numbers them
+    r"^-+> ?\d+ |^\s*\d+ +(?:from|import|raise|return|def|class|if|elif|else|try|except|with|for|self)\b|"
     r"^\s*(?:File \"|\^|~|raise |return |at |#\d+ |frame #\d+|from \S+ import|def |class |if |elif |except |try:|"
     r"assert |self\.|[\w.]+\([^()]*\),?$|\w+ = |export |\+ |[\w.-]+ *[:=] *(?:true|false|none|null|0|\d+)?$|--)|"
     r"Traceback \(most recent|The above exception was|During handling of"
@@ -70,6 +73,11 @@ _GUESSES = re.compile(
 _IGNORED = "Exception ignored in"
 _RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Warning|Exit)\b(?:: |$)")
 MOST_ROWS = 60  # of a traceback, and of what stands between its rows
+# a line that is no error by its own words, so many lines before the first that is one, was survived; without one so
+# many before the end
+QUIET, QUIET_END = 40, 60
+_STOPPED = re.compile(r"KeyboardInterrupt|SIGTERM|SIGINT|CANCELLED")
+_HARD = re.compile(r"^Traceback \(most recent|\bERROR\b|\[E\d* |^E\d{4} |\berror: |slurmstepd|srun: ")
 UNMISTAKABLE = 0.92  # from so sure on a mechanism tells of trouble by itself, without a word of it
 MOST_SHAPES, MOST_KEPT = 50_000, 4_000
 # of lines of one shape: how many are asked whom they are about, and how many answers are kept
@@ -95,6 +103,7 @@ class _Kept:
     place: Place
     about: Subject
     last: int  # line
+    hard: bool  # an error by its own words
     count: int = 1
 
 
@@ -128,6 +137,8 @@ class DecisiveLines:
         self.sink = sink
         self.shapes = shapes
         self.work = Work()
+        self._hard: list[int] = []  # numbers of lines that are errors by their own words, some of many
+        self._was_stopped = False  # somebody ended the program, who may have waited for long
         self._asserted = ""  # what the last row of a traceback asserts
         self._ignored: list[int] = []  # lines of errors that Python ignored and that are still to be named
         self._messages: dict[str, Message] = {}
@@ -141,6 +152,9 @@ class DecisiveLines:
     def line(self, raw: bytes, text: str, *, kernel: bool) -> Message:
         """Take a line, and return the message that it is one of; `kernel` where it is of a kernel's log."""
         self.work.line(raw, text, self.sink.number)
+        if _is_hard(text):
+            self._hard.append(self.sink.number)
+            self._was_stopped = self._was_stopped or _STOPPED.search(text) is not None
         if self._is_ignored(text):
             return NOTHING
         shape = self.shapes.of(text)
@@ -155,6 +169,15 @@ class DecisiveLines:
         if len(self._messages) < MOST_SHAPES:
             self._messages[shape] = message
         return message
+
+    def _is_quiet_after(self, number: int) -> bool:
+        """Return true for a line behind which a program went on for long without an error."""
+        if self._was_stopped:
+            return False
+        at = bisect_right(self._hard, number)
+        if at < len(self._hard):
+            return self._hard[at] - number > QUIET
+        return self.sink.number - number > QUIET_END
 
     def _is_ignored(self, text: str) -> bool:
         """Return true for a line of an error that Python ignored: its head, and the row that names it."""
@@ -205,12 +228,13 @@ class DecisiveLines:
                 return None
             kind, value = "line.unknown", (level, words, stamp)
         about = _about(without_colours(raw.decode("utf-8", "replace")))
+        hard = _is_hard(bare)
         kept = self._kept.get((kind, value, about))
         if kept is not None:
             kept.count += 1
             kept.last = self.sink.number
             return kept
-        kept = self._kept[kind, value, about] = _Kept(self.sink.here(), about, self.sink.number)
+        kept = self._kept[kind, value, about] = _Kept(self.sink.here(), about, self.sink.number, hard)
         return kept
 
     def close(self) -> bool:
@@ -220,9 +244,14 @@ class DecisiveLines:
             self.sink.add("job.worked", until)
         for (kind, value, _), kept in self._kept.items():
             # a job that works after it went on in spite of it
-            past = kept.last < until
+            past = kept.last < until or (not kept.hard and self._is_quiet_after(kept.last))
             self.sink.add(kind, (*value, float(past)), kept.about, place=kept.place, count=kept.count)
         return bool(self._kept)
+
+
+def _is_hard(text: str) -> bool:
+    """Return true for a line that is an error by its own words: an exception, a fatal one, a launcher's."""
+    return bool(_FATAL.search(text) or _HARD.search(text))
 
 
 def _is_code(bare: str) -> bool:

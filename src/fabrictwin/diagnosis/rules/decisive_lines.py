@@ -16,6 +16,8 @@ LATER = 0.02  # less sure for each cause that stands before, as far as it goes
 MOST_LATER = 5
 LIKELY = 0.8  # less sure, what a job survived is no fault of it
 SURVIVED = 0.6  # so sure at most that it is what is wrong
+WARNED = 0.15  # less sure, what its program calls a warning, where another line, not near it, tells of an error
+NEAR = 8  # lines
 AREA = 0.51  # below, a mechanism tells whose program failed, and no more
 # by which a watchdog ends its process
 _ABORT = re.compile(r"\bAborted\b|SIGABRT|[Ss]ignal:? (?:6|15)\b|exit ?code\s*:?\s*(?:-6|134)\b")
@@ -39,6 +41,7 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
             continue  # says something beside another cause only
         by_cause.setdefault(str(fact.parts[0]), []).append(fact)
     ended = any(map(_ended, (*known, *case.of("line.unknown"))))
+    erred = [fact for fact in known if _ended(fact) and _sure(fact) >= LIKELY]
     areas = [
         name
         for name, facts in by_cause.items()
@@ -54,6 +57,9 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
             continue
         if name in areas and (told or len(areas) < len(by_cause) or areas[0] != name):
             continue  # says less than what is known already
+        sure = min(_sure(telling), 1.0 if live else SURVIVED)
+        if level_of(str(telling.parts[1])) == Severity.WARNING and _apart(telling, erred):
+            sure -= WARNED
         severity = Severity[str(telling.parts[4])] if telling.parts[4] else CAUSES[name].severity
         if not ended and level_of(str(telling.parts[1])) == Severity.WARNING:
             severity = min(severity, Severity.WARNING)  # the program went on
@@ -65,7 +71,7 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
             [telling, *facts],
             str(telling.parts[1])[:200],
             "no such message",
-            min(_sure(telling), 1.0 if live else SURVIVED) - LATER * min(place, MOST_LATER),
+            sure - LATER * min(place, MOST_LATER),
             severity=severity,
             collect=ASK if severity <= Severity.QUESTION else "",
         )
@@ -88,6 +94,16 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
                 collect="" if past else ASK,
             )
             return
+
+
+def _apart(warning: Fact, errors: Sequence[Fact]) -> bool:
+    """Return true where errors are told of, none of the warning's own cause and none near it."""
+    own = any(one.parts[0] == warning.parts[0] for one in errors)
+    return bool(errors) and not own and not any(_near(warning, one) for one in errors)
+
+
+def _near(one: Fact, other: Fact) -> bool:
+    return one.place.file == other.place.file and abs(one.place.line - other.place.line) <= NEAR
 
 
 def _excused(name: str, seen: set[str]) -> bool:
