@@ -72,12 +72,14 @@ _GUESSES = re.compile(
 # what Python says of errors in what nobody waits for (finalizers, atexit's functions): they end no process
 _IGNORED = "Exception ignored in"
 _RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Warning|Exit)\b(?:: |$)")
+_FRAME = re.compile(r'File "([^"]+", line \d+, in \S+)')
+LONGEST_SAID = 400  # of an error, behind which the place that raised it is put
 MOST_ROWS = 60  # of a traceback, and of what stands between its rows
 # a line that is no error by its own words, so many lines before the first that is one, was survived; without one so
 # many before the end
 QUIET, QUIET_END = 40, 60
 _STOPPED = re.compile(r"KeyboardInterrupt|SIGTERM|SIGINT|CANCELLED")
-_HARD = re.compile(r"^Traceback \(most recent|\bERROR\b|\[E\d* |^E\d{4} |\berror: |slurmstepd|srun: ")
+_HARD = re.compile(r"^Traceback \(most recent|\bERROR\b|\[E\d* |^E\d{4} |\berror: |slurmstepd|srun: |[Aa]ssertion .*failed")
 UNMISTAKABLE = 0.92  # from so sure on a mechanism tells of trouble by itself, without a word of it
 MOST_SHAPES, MOST_KEPT = 50_000, 4_000
 # of lines of one shape: how many are asked whom they are about, and how many answers are kept
@@ -110,8 +112,8 @@ class _Kept:
 class Message:
     """Lines of trouble of one shape: what was kept of them, for each host, rank or adapter that they are about."""
 
-    def __init__(self, first: _Kept | None) -> None:
-        self.first, self.seen = first, 1
+    def __init__(self, first: _Kept | None, *, is_hard: bool = False) -> None:
+        self.first, self.seen, self.is_hard = first, 1, is_hard
         self.subjects = {first.about} if first is not None else set()
 
     @property
@@ -140,6 +142,7 @@ class DecisiveLines:
         self._hard: list[int] = []  # numbers of lines that are errors by their own words, some of many
         self._was_stopped = False  # somebody ended the program, who may have waited for long
         self._asserted = ""  # what the last row of a traceback asserts
+        self._frame = self._row = ""  # of a traceback: the last function and the last row of program text
         self._ignored: list[int] = []  # lines of errors that Python ignored and that are still to be named
         self._messages: dict[str, Message] = {}
         self._kept: dict[tuple[str, tuple[str | float, ...], Subject], _Kept] = {}
@@ -152,9 +155,7 @@ class DecisiveLines:
     def line(self, raw: bytes, text: str, *, kernel: bool) -> Message:
         """Take a line, and return the message that it is one of; `kernel` where it is of a kernel's log."""
         self.work.line(raw, text, self.sink.number)
-        if _is_hard(text):
-            self._hard.append(self.sink.number)
-            self._was_stopped = self._was_stopped or _STOPPED.search(text) is not None
+        self._follow(text)
         if self._is_ignored(text):
             return NOTHING
         shape = self.shapes.of(text)
@@ -162,10 +163,16 @@ class DecisiveLines:
             shape += "\n"  # a message of the kernel, of which less is said
         known = self._messages.get(shape)
         if known is not None:
+            if known.is_hard:
+                self._hard.append(self.sink.number)
             self._again(known, raw, text, kernel=kernel)
             return known
+        hard = _is_hard(text)
+        if hard:
+            self._hard.append(self.sink.number)
+            self._was_stopped = self._was_stopped or _STOPPED.search(text) is not None
         kept = None if self.is_full else self._look(text, raw, kernel=kernel)
-        message = NOTHING if kept is None else Message(kept)
+        message = NOTHING if kept is None and not hard else Message(kept, is_hard=hard)
         if len(self._messages) < MOST_SHAPES:
             self._messages[shape] = message
         return message
@@ -211,6 +218,11 @@ class DecisiveLines:
         code = _is_code(bare)
         is_trouble = has_trouble(raw.lower())
         mechanism = None if code else mechanism_of(bare)
+        if (self._frame or self._row) and not code and _RAISED.match(_without_head(bare)):
+            more = mechanism_of(f"{bare[:LONGEST_SAID]} [at {self._frame} {self._row}]")
+            if more is not None and more.cause != HARMLESS and (mechanism is None or more.sure > mechanism.sure):
+                mechanism = more
+            self._frame = self._row = ""
         if mechanism is not None and not is_trouble and mechanism.sure < UNMISTAKABLE:
             mechanism = None
         stamp = _seconds(raw)
@@ -237,6 +249,16 @@ class DecisiveLines:
         kept = self._kept[kind, value, about] = _Kept(self.sink.here(), about, self.sink.number, hard)
         return kept
 
+    def _follow(self, text: str) -> None:
+        """Remember the last function and the last row of program text of a traceback."""
+        if 'File "' in text:
+            frame = _FRAME.search(text)
+            if frame is not None:
+                self._frame, self._row = frame[1][-80:], ""
+        elif self._frame and not self._row:
+            row = _without_head(text).strip()[:120]
+            self._row = "-" if row.startswith(("raise ", "return ")) else row  # what it would have said
+
     def close(self) -> bool:
         """Hand over what was kept; true where there is something."""
         until = self.work.until
@@ -252,6 +274,12 @@ class DecisiveLines:
 def _is_hard(text: str) -> bool:
     """Return true for a line that is an error by its own words: an exception, a fatal one, a launcher's."""
     return bool(_FATAL.search(text) or _HARD.search(text))
+
+
+def _without_head(bare: str) -> str:
+    """Return a row of a traceback without a logger's head."""
+    logged = _LOGGED.match(bare)
+    return bare if logged is None else logged[2]
 
 
 def _is_code(bare: str) -> bool:

@@ -18,6 +18,7 @@ LIKELY = 0.8  # less sure, what a job survived is no fault of it
 SURVIVED = 0.6  # so sure at most that it is what is wrong
 WARNED = 0.15  # less sure, what its program calls a warning, where another line, not near it, tells of an error
 NEAR = 8  # lines
+LIKELIER = 0.6  # so sure, an error's own cause stands before what was warned of
 AREA = 0.51  # below, a mechanism tells whose program failed, and no more
 # by which a watchdog ends its process
 _ABORT = re.compile(r"\bAborted\b|SIGABRT|[Ss]ignal:? (?:6|15)\b|exit ?code\s*:?\s*(?:-6|134)\b")
@@ -33,15 +34,22 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
     explained = {place for one in named if "*" not in one.cause.follows for place in one.evidence}
     by_cause: dict[str, list[Fact]] = {}
     known = sorted(case.of("line.known"), key=_when)
-    if case.of("watchdog"):
-        known = [one for one in known if one.parts[0] != "rank-died" or not _ABORT.search(str(one.parts[1]))]
+    caught = {fact.place.file: fact.place.line for fact in reversed(case.of("watchdog"))}
+    if caught:
+        # a watchdog ends its process, and others hear of that
+        known = [
+            one
+            for one in known
+            if one.parts[0] != "rank-died"
+            or not (_ABORT.search(str(one.parts[1])) or one.place.line > caught.get(one.place.file, one.place.line))
+        ]
     alone = already | {str(fact.parts[0]) for fact in known if not fact.parts[5]}
     for fact in known:
         if fact.parts[5] and alone.isdisjoint(str(fact.parts[5]).split()):
             continue  # says something beside another cause only
         by_cause.setdefault(str(fact.parts[0]), []).append(fact)
     ended = any(map(_ended, (*known, *case.of("line.unknown"))))
-    erred = [fact for fact in known if _ended(fact) and _sure(fact) >= LIKELY]
+    erred = [fact for fact in known if _ended(fact) and _sure(fact) >= LIKELIER]
     areas = [
         name
         for name, facts in by_cause.items()
