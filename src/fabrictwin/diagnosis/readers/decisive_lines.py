@@ -51,7 +51,7 @@ _CODE = re.compile(
     # variables that somebody prints, unless what stands behind says more of them
     r"^_?[A-Z][A-Z0-9_]+=(?!\d+ \S)(?!\S* (?:is|was|requires?|must|should|cannot|not)\b)|"
     # rows of a program as IPython numbers them
-    r"^-+> ?\d+ |^\s*\d+ +(?:from|import|raise|return|def|class|if|elif|else|try|except|with|for|self)\b|"
+    r"^-+> ?\d+ |^\s*\d+(?: +\d+)? +(?:#|from|import|raise|return|def|class|if|elif|else|try|except|with|for|self)(?: |\b)|"
     r"^\s*(?:File \"|\^|~|raise |return |at |#\d+ |frame #\d+|from \S+ import|def |class |if |elif |except |try:|"
     r"assert |self\.|[\w.]+\([^()]*\),?$|\w+ = |export |\+ |[\w.-]+ *[:=] *(?:true|false|none|null|0|\d+)?$|--)|"
     r"Traceback \(most recent|The above exception was|During handling of"
@@ -71,6 +71,7 @@ _GUESSES = re.compile(
 )
 # what Python says of errors in what nobody waits for (finalizers, atexit's functions): they end no process
 _IGNORED = "Exception ignored in"
+_OF_A_GPU = re.compile(r"\b(?:CUDA|HIP|NCCL)\b")
 _RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Warning|Exit)\b(?:: |$)")
 _FRAME = re.compile(r'File "([^"]+", line \d+, in \S+)')
 LONGEST_SAID = 400  # of an error, behind which the place that raised it is put
@@ -193,6 +194,8 @@ class DecisiveLines:
             return True
         if not self._ignored or not _RAISED.match(text):
             return False
+        if _OF_A_GPU.search(text):
+            return False  # tells of a GPU that is lost to its process, whoever waits for it
         return self.sink.number - self._ignored.pop(0) <= MOST_ROWS
 
     def _again(self, known: Message, raw: bytes, text: str, *, kernel: bool) -> None:

@@ -26,6 +26,7 @@ _SAID = re.compile(
     r"|\bUCX +(?P<ucx>WARN|INFO|DIAG)\b|\(\):\d+<(?P<ofi>warn|info)>|\blevel=(?P<logfmt>info|warn(?:ing)?)\b"
     r"|: \w*(?P<python>Warning): |^(?:\d{1,6}: )?(?P<wandb>wandb): (?!ERROR)"
 )
+_WORSE = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b(?=[:\]]| \d| \[| -| \|)")
 _WARNING = frozenset("WARNW")
 # how a program goes on in spite of what it warns of
 _GOES_ON = re.compile(
@@ -58,6 +59,8 @@ def level_of(line: str) -> Severity | None:
     found = _SAID.search(line[:_HEAD])
     if found is None:
         return None
+    if _WORSE.search(line, found.end(), _HEAD):
+        return None  # whoever passed it on calls all lines information
     kind = found.lastgroup or ""
     said = found[kind].upper()
     return Severity.WARNING if said[0] in _WARNING and kind != "wandb" else Severity.NOTE

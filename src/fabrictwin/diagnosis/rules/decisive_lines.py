@@ -129,8 +129,8 @@ def _ended(fact: Fact) -> bool:
 
 
 def _survived(fact: Fact) -> bool:
-    """Return true for a line that nobody knows, and after which the job worked."""
-    return bool(fact.parts[3])
+    """Return true for a line that nobody knows, after which the job worked or which says how it goes on."""
+    return bool(fact.parts[3]) or is_survived(str(fact.parts[1]))
 
 
 def _sure(fact: Fact) -> float:
