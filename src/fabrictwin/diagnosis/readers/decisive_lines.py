@@ -51,7 +51,8 @@ _CODE = re.compile(
     # variables that somebody prints, unless what stands behind says more of them
     r"^_?[A-Z][A-Z0-9_]+=(?!\d+ \S)(?!\S* (?:is|was|requires?|must|should|cannot|not)\b)|"
     # rows of a program as IPython numbers them
-    r"^-+> ?\d+ |^\s*\d+(?: +\d+)? +(?:#|from|import|raise|return|def|class|if|elif|else|try|except|with|for|self)(?: |\b)|"
+    r"^-+> ?\d+ |^\s*\d+(?: +\d+)? +(?:#|from|import|raise|return|def|class|if|elif|else|try|except|with|for|self)"
+    r"(?: |\b)|"
     r"^\s*(?:File \"|\^|~|raise |return |at |#\d+ |frame #\d+|from \S+ import|def |class |if |elif |except |try:|"
     r"assert |self\.|[\w.]+\([^()]*\),?$|\w+ = |export |\+ |[\w.-]+ *[:=] *(?:true|false|none|null|0|\d+)?$|--)|"
     r"Traceback \(most recent|The above exception was|During handling of"
@@ -76,11 +77,13 @@ _RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Warning|Exit)\
 _FRAME = re.compile(r'File "([^"]+", line \d+, in \S+)')
 LONGEST_SAID = 400  # of an error, behind which the place that raised it is put
 MOST_ROWS = 60  # of a traceback, and of what stands between its rows
-# a line that is no error by its own words, so many lines before the first that is one, was survived; without one so
-# many before the end
+# a line that is no error by its own words was survived so many lines before the first that is one, or before the
+# end where there is none
 QUIET, QUIET_END = 40, 60
 _STOPPED = re.compile(r"KeyboardInterrupt|SIGTERM|SIGINT|CANCELLED")
-_HARD = re.compile(r"^Traceback \(most recent|\bERROR\b|\[E\d* |^E\d{4} |\berror: |slurmstepd|srun: |[Aa]ssertion .*failed")
+_HARD = re.compile(
+    r"^Traceback \(most recent|\bERROR\b|\[E\d* |^E\d{4} |\berror: |slurmstepd|srun: |[Aa]ssertion .*failed"
+)
 UNMISTAKABLE = 0.92  # from so sure on a mechanism tells of trouble by itself, without a word of it
 MOST_SHAPES, MOST_KEPT = 50_000, 4_000
 # of lines of one shape: how many are asked whom they are about, and how many answers are kept

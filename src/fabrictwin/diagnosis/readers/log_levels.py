@@ -42,7 +42,8 @@ _DONE = re.compile(
 )
 # a line or two of these can come from a rank that has not heard yet of another's end
 _WORK = re.compile(
-    r"Avg (?:prompt|generation) throughput: |gen throughput \(token/s\)|\"(?:GET|POST) /\S* HTTP/[\d.]+\" (?:200|4\d\d)\b|"
+    r"Avg (?:prompt|generation) throughput: |gen throughput \(token/s\)|"
+    r"\"(?:GET|POST) /\S* HTTP/[\d.]+\" (?:200|4\d\d)\b|"
     r"\biteration\s+\d+/\s*\d+|elapsed time per iteration|\b(?:[\w.]*loss)['\"]?\s*[=:]\s*\d+\.\d|"
     r"\b(?:samples|tokens|examples)/s(?:ec)?\b|\bbusbw: +\d|:::MLLOG"
 )

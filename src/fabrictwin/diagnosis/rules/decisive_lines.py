@@ -41,7 +41,9 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
             one
             for one in known
             if one.parts[0] != "rank-died"
-            or not (_ABORT.search(str(one.parts[1])) or one.place.line > caught.get(one.place.file, one.place.line))
+            or not (
+                _ABORT.search(str(one.parts[1])) or one.place.line > caught.get(one.place.file, one.place.line)
+            )
         ]
     alone = already | {str(fact.parts[0]) for fact in known if not fact.parts[5]}
     for fact in known:

@@ -90,7 +90,16 @@ def _about(text: str) -> Subject:
 
 
 _FAILURES = frozenset(
-    ("job.files", "job.memory", "job.bus-error", "job.killed", "job.ecc", "job.nvlink", "job.rendezvous", "check.failed")
+    (
+        "job.files",
+        "job.memory",
+        "job.bus-error",
+        "job.killed",
+        "job.ecc",
+        "job.nvlink",
+        "job.rendezvous",
+        "check.failed",
+    )
 )
 _LINES = (
     ("check.average", re.compile(r"Avg bus bandwidth is ([\d.]+)")),
