@@ -163,6 +163,7 @@ def outcome(case: Case) -> Iterator[Finding]:
             severity=Severity.QUESTION,
             collect="the command that started the test; more than one GPU (-g) or process",
         )
+    until = {fact.place.file: int(fact.number) for fact in case.of("job.worked")}
     for kind, name, confidence in (
         ("job.rendezvous", "rendezvous", 0.7),
         ("job.mismatch", "collective-mismatch", 0.9),
@@ -177,7 +178,8 @@ def outcome(case: Case) -> Iterator[Finding]:
         ("job.custom-allreduce", "custom-allreduce-off", 0.5),
         ("check.failed", "bandwidth-low", 0.5),
     ):
-        facts = case.of(kind)
+        # what a job worked after did not end it
+        facts = [fact for fact in case.of(kind) if fact.place.line >= until.get(fact.place.file, 0)]
         if facts:
             ask = "the output with NCCL_DEBUG=INFO of all ranks" if kind == "job.failed" else ""
             alone = kind == "job.failed" and not case.of("nccl.warn")
