@@ -28,6 +28,12 @@ def place_of(numbers: npt.NDArray[np.integer], count: int) -> I32:
     return place
 
 
+def distinct(numbers: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+    """Return the numbers in ascending order, each once, without what `numpy.unique` imports to tell masked arrays."""
+    ordered = np.sort(numbers, axis=None)
+    return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(ordered)]]
+
+
 def starts_of(counts: npt.ArrayLike) -> I64:
     """Return where runs of so many elements start, one after the other, and where the last ends: [runs + 1]."""
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
