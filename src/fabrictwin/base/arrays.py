@@ -29,7 +29,7 @@ def place_of(numbers: npt.NDArray[np.integer], count: int) -> I32:
 
 
 def distinct(numbers: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
-    """Return the numbers in ascending order, each once, without what `numpy.unique` imports to tell masked arrays."""
+    """Return the numbers in ascending order, each once, without the masked arrays that `numpy.unique` imports."""
     ordered = np.sort(numbers, axis=None)
     return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(ordered)]]
 
