@@ -86,7 +86,7 @@ def test_extensions_are_looked_for_by_one_method_of_a_dispatcher():
 
 @compiled
 def test_arrays_have_the_types_that_numba_gives_them():
-    """Of every layout and kind; what is no plain array is refused or typed as before."""
+    """Plain arrays of every layout and kind; what is none is refused or typed as before."""
     fortran, record = np.zeros((2, 3), order="F"), np.zeros(2, [("a", np.int32), ("b", np.float64)])
     fixed = np.zeros(3, np.int8)
     fixed.flags.writeable = False

@@ -20,6 +20,7 @@ from fabrictwin.workload.layers.roofline import Cost
 from fabrictwin.workload.search import lower_bound
 from fabrictwin.workload.search.exchange_bounds import ExchangeBounds, StepExchanges
 from fabrictwin.workload.search.layout_search import Search
+from fabrictwin.workload.step.closed_form import Played
 from fabrictwin.workload.step.communication_times import CommunicationTimes
 from fabrictwin.workload.step.training_step import check
 
@@ -465,17 +466,18 @@ def test_gradients_of_other_schedules_may_be_reduced_once_all_forwards_are_over(
     ],
 )
 def test_a_schedule_waits_for_parameters_and_gradients_on_their_way(monkeypatch, exchanges, first, least):
-    begin, end = np.zeros((3, 1, 2, 2)), np.full((3, 1, 2, 2), 400.0)
-    begin[0, 0, :, 0], begin[1, 0, :, -1] = (100, 300), (300, 200)
+    begin = np.zeros((3, 1, 2))
+    begin[1, 0] = 300, 200
+    found = Played(np.array([[100.0, 300.0]]), begin, begin + 5, np.array([400.0]), 50.0)
     asked = []
 
     def played(passes, given):
         asked.append(given)
-        return begin, end, 50.0
+        return found
 
     closed = Record(
         last_stages=[0], optimizers_ps=np.array([7.0]), context=Record(final=1), played=played,
-        play=lambda passes, m, given: (begin, None) if m == 1 and not given.any() else None,
+        play=lambda passes, m, given: found if m == 1 and not given.any() else None,
         passes=Record(took=np.array([[[10.0, 20.0]]] * 3), marks={(0, 0): (9.0, 6.0), (0, 1): (8.0, 5.0)}),
     )  # fmt: skip
     bounds = lower_bound.LowerBounds()

@@ -31,7 +31,8 @@ def place_of(numbers: npt.NDArray[np.integer], count: int) -> I32:
 def distinct(numbers: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
     """Return the numbers in ascending order, each once, without the masked arrays that `numpy.unique` imports."""
     ordered = np.sort(numbers, axis=None)
-    return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(ordered)]]
+    found: npt.NDArray[np.integer] = ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
+    return found
 
 
 def starts_of(counts: npt.ArrayLike) -> I64:

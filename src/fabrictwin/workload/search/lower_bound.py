@@ -250,17 +250,17 @@ class LowerBounds:
         exchanges, stages = self._exchanges.of(job), closed.last_stages
         first = np.zeros((job.layout.pp, job.chunks))
         if exchanges.gathered.any():
-            begin, _ = closed.play(passes, min(job.micro_batches, job.layout.pp), first)
-            opens = np.cumsum(exchanges.gathered, axis=1).max(axis=0).T
-            first = np.maximum(opens - begin[0, :, :, 0] - passes.took[0], 0.0)
-        begin, end, shift = closed.played(passes, first)
-        done = {s: float(end[:, s].max()) + exchanges.between[s] for s in stages}
+            opens = closed.play(passes, min(job.micro_batches, job.layout.pp), first).opens
+            gathered = np.cumsum(exchanges.gathered, axis=1).max(axis=0).T
+            first = np.maximum(gathered - opens - passes.took[0], 0.0)
+        played = closed.played(passes, first)
+        done = {s: float(played.over[s]) + exchanges.between[s] for s in stages}
         for s in stages if exchanges.reduced.any() else []:
-            final = begin[int(closed.context.final), s, :, -1]
+            final = played.begin[int(closed.context.final), s]
             ready = [final[chunk] + min(passes.marks.get((s, chunk), (0.0,))) for chunk in range(job.chunks)]
             done[s] = max(done[s], *_reduced_ps(exchanges.reduced[:, :, s], ready))
         behind = closed.optimizers_ps + exchanges.behind
-        return shift + max(float(done[s] + behind[s]) for s in stages)
+        return played.shift + max(float(done[s] + behind[s]) for s in stages)
 
     def _closer_passes(self, job: Job, closed: ClosedForm, which: float | str) -> _Passes:
         """Passes of a layer by its load, or of an end."""

@@ -14,11 +14,11 @@ Left out: slow GPUs and changed links (everything is as built), and folding: all
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import field, replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from fabrictwin.base.arrays import F64, I64
 from fabrictwin.base.records import record
@@ -32,7 +32,7 @@ from fabrictwin.workload.step.closed_form_cache import CachedJob, CachedSegments
 from fabrictwin.workload.step.communication_times import CommunicationTimes, TimedFactory
 from fabrictwin.workload.step.optimizer_step import OptimizerStep
 from fabrictwin.workload.step.pass_lowering import PassLowering
-from fabrictwin.workload.step.pipeline_schedule import Pass, Task, columns_of
+from fabrictwin.workload.step.pipeline_schedule import Pass, Task, rules_of
 from fabrictwin.workload.step.step_clock import StepClock
 from fabrictwin.workload.step.step_context import Stage, StepContext, distinct_gates
 from fabrictwin.workload.step.timed_pass import PassTime, TimedPass
@@ -64,6 +64,17 @@ class Estimate:
 
 
 @record
+class Played:
+    """When passes run in the order of the schedule, in ps."""
+
+    opens: F64  # [stages, chunks] the first micro-batch's forwards begin
+    begin: F64  # [3, stages, chunks] the last micro-batch's passes begin
+    end: F64  # [3, stages, chunks] they end
+    over: F64  # [stages] all passes have ended
+    shift: float = 0.0  # by which micro-batches that were not played put off all of these but the first
+
+
+@record
 class PassTimes:
     """Times of passes in ps, [3, stages, chunks] each."""
 
@@ -71,6 +82,7 @@ class PassTimes:
     computed: F64  # of that compute
     extra: F64  # by which the last micro-batch's takes longer
     marks: dict[tuple[int, int], tuple[float, ...]]  # by stage and chunk, from the start of the last pass
+    played: dict[tuple[object, ...], Played] = field(default_factory=dict)  # of them, by what else it depends on
 
 
 class _Messages(NamedTuple):
@@ -90,11 +102,9 @@ class _ChunkKind(NamedTuple):
 
 
 @cache
-def _orders(schedule: Any, stages: int, chunks: int, micro_batches: int) -> tuple[npt.NDArray[np.int32], ...]:
-    """(kind, micro-batch, chunk), each [stages, tasks]."""
-    tasks = np.stack([columns_of(schedule, s, stages, chunks, micro_batches) for s in range(stages)], axis=1)
-    kind, micro_batch, chunk = tasks
-    return kind, micro_batch, chunk
+def _rules(schedule: Any, stages: int, chunks: int, micro_batches: int) -> I64:
+    """[2, stages] the order of each stage's passes (`pipeline_schedule.rules_of`)."""
+    return np.array([rules_of(schedule, s, stages, chunks, micro_batches) for s in range(stages)]).T.copy()
 
 
 class ClosedForm:
@@ -236,33 +246,35 @@ class ClosedForm:
                 slices[s] = self.clock.durations[made[0][0]]
         return _Messages(sends, slices)
 
-    def play(self, passes: PassTimes, m: int, first: F64) -> tuple[F64, F64]:
-        """Times in ps at which passes of `m` micro-batches begin and end; the first forwards take `first` more.
+    def play(self, passes: PassTimes, m: int, first: F64, more: int = 0) -> Played:
+        """Times of passes of `m` micro-batches, whose first forwards take `first` [stages, chunks] ps more.
 
-        `first` is [stages, chunks], the times [3, stages, chunks, m].
+        The shift is that by `more` micro-batches.
         """
-        from fabrictwin.kernel.schedule.pipeline_times import play
+        from fabrictwin.kernel.schedule.pipeline_times import NEVER, play
 
-        pp, chunks = self.layout.pp, self.job.chunks
-        orders = _orders(self.training.parallel.schedule, pp, chunks, m)
-        begin, end = np.zeros((3, pp, chunks, m)), np.zeros((3, pp, chunks, m))
-        done = cast(Any, play)(
-            *orders, passes.took, *self._messages, self.context.blocking, first, passes.extra, begin, end
-        )
-        assert done, "a schedule waits for itself"
-        return begin, end
+        key = m, more, first.tobytes()
+        if key not in passes.played:
+            pp, chunks = self.layout.pp, self.job.chunks
+            rules = _rules(self.training.parallel.schedule, pp, chunks, m + more)
+            found = Played(
+                np.zeros((pp, chunks)), np.zeros((3, pp, chunks)), np.zeros((3, pp, chunks)), np.zeros(pp)
+            )
+            times = passes.took, *self._messages, self.context.blocking, first, passes.extra
+            late = cast(Any, play)(*rules, *times, m, more, found.opens, found.begin, found.end, found.over)
+            assert late != NEVER, "a schedule waits for itself"
+            passes.played[key] = replace(found, shift=float(late - found.over.max()))
+        return passes.played[key]
 
-    def played(self, passes: PassTimes, first: F64) -> tuple[F64, F64, float]:
-        """Times at which passes begin and end; of many micro-batches the first, and the shift of the last."""
+    def played(self, passes: PassTimes, first: F64) -> Played:
+        """Times of all passes: of many micro-batches some are played, and what they put off the last by."""
         pp, m = self.layout.pp, self.micro_batches
         played = max(_LEAST_PLAYED, _GROUPS_PLAYED * pp) // pp * pp
         played = min(m, max(played, pp))
-        begin, end = self.play(passes, played, first)
-        shift = 0.0
-        if m > played:
-            _, later = self.play(passes, played + pp, first)
-            shift = float((later.max() - end.max()) * (m - played) / pp)
-        return begin, end, shift
+        if m == played:
+            return self.play(passes, m, first)
+        found = self.play(passes, played, first, pp)
+        return replace(found, shift=found.shift * (m - played) / pp)
 
     # --- bounds
 
@@ -300,16 +312,16 @@ class ClosedForm:
         if self.training.overlap.parameters:
             self._gather_parameters(optimizer)
         passes, first = self.passes, self._first_forwards()
-        begin, end, shift = self.played(passes, first)
-        last = int(end[:, :, :, -1].max(axis=(0, 2)).argmax())
-        self._end_passes(begin[..., -1] + shift, end[..., -1] + shift)
+        played = self.played(passes, first)
+        last, shift = int(played.end.max(axis=(0, 2)).argmax()), played.shift
+        self._end_passes(played.begin + shift, played.end + shift)
         optimizer.lower()
         step = max(self.clock.ends)
         each = m * passes.took.sum(axis=(0, 2)) + passes.extra.sum(axis=(0, 2)) + first.sum(axis=1)
         own = each[last]
         compute = m * passes.computed[:, last].sum()
         total = round(step)
-        spent, exchanged, waited = round(compute), round(own - compute), round(end.max() + shift - own)
+        spent, exchanged, waited = round(compute), round(own - compute), round(played.over.max() + shift - own)
         end_of_step = total - spent - exchanged - waited
         return Estimate(total, spent, exchanged, waited, end_of_step, round(each.max()) + end_of_step)
 
@@ -328,19 +340,19 @@ class ClosedForm:
         first = np.zeros((pp, chunks))
         if not self.context.gates:
             return first
-        begin, _ = self.play(self.passes, min(self.micro_batches, pp), first)
+        opens = self.play(self.passes, min(self.micro_batches, pp), first).opens
         for stage in self.stages:
             s = stage.number
             for chunk in range(chunks):
-                usual, start = self.passes.took[0, s, chunk], begin[0, s, chunk, 0]
+                usual, start = self.passes.took[0, s, chunk], opens[s, chunk]
                 gates = self.context.gates[s, chunk]
-                opens = [
+                gates_open = [
                     max((self.clock.ends[int(i)] for i in gate if i != NONE), default=0.0) - start
                     for gate in distinct_gates(gates)
                 ]
-                if max(opens) > 0:
+                if max(gates_open) > 0:
                     segments = self.segments.of(s, chunk)
-                    gated = self._timed(stage, Pass.FORWARD, segments, gates=gates, opens=opens)
+                    gated = self._timed(stage, Pass.FORWARD, segments, gates=gates, opens=gates_open)
                     first[s, chunk] = max(usual, gated.took) - usual
         return first
 
