@@ -13,7 +13,7 @@ Left out: slow GPUs and changed links (everything is as built), and folding: all
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple, cast
@@ -26,7 +26,7 @@ from fabrictwin.program.program import NONE
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.job.job_communications import Groups
 from fabrictwin.workload.job.rank_layout import Cells
-from fabrictwin.workload.layers.pass_script import Collective
+from fabrictwin.workload.layers.pass_script import Collective, Script
 from fabrictwin.workload.layers.stage_segments import Segment
 from fabrictwin.workload.step.closed_form_cache import CachedJob, CachedSegments
 from fabrictwin.workload.step.communication_times import CommunicationTimes, TimedFactory
@@ -118,7 +118,8 @@ class ClosedForm:
         self.clock = StepClock()
         units = np.arange(job.layout.units)
         cells = Cells((units,), (np.arange(job.layout.positions),))
-        self.groups: Groups[float] = Groups(self.job, cells, self.clock, TimedFactory(self.job, times))
+        self.factory = TimedFactory(self.job, times)
+        self.groups: Groups[float] = Groups(self.job, cells, self.clock, self.factory)
         self.segments = CachedSegments(self.job)
         self.stages = [Stage(s, units, 0, [0], [1.0]) for s in range(self.layout.pp)]
         self.context = StepContext(self.job, self.groups, self.segments, stages=[self.stages])
@@ -228,18 +229,32 @@ class ClosedForm:
     # --- the schedule
 
     @cached_property
+    def _pairs(self) -> dict[int, tuple[I64, I64]]:
+        """[pairs, 2] ranks of a stage and who its messages forward go to, and back, by stage.
+
+        Where each has hosts of its own, a middle one's go as the second's.
+        """
+        grid, pp = self.layout.grid, self.layout.pp
+        if pp == 1:
+            return {}
+        stages = sorted({0, 1, pp - 1}) if set(self.offsets) == {0} else range(pp)
+        ranks = [grid[s].reshape(-1) for s in range(pp)]
+
+        def pairs(s: int, to: int) -> I64:
+            return np.stack([ranks[s], ranks[to % pp]], axis=1)
+
+        return {s: (pairs(s, s + 1), pairs(s, s - 1)) for s in stages}
+
+    @cached_property
     def _messages(self) -> _Messages:
         pp, size = self.layout.pp, self.context.message_bytes
         sends, slices = np.zeros((pp, 2)), np.zeros(pp)
-        own = set(self.offsets) == {0}  # each stage has hosts of its own
         for stage in self.stages if pp > 1 else []:
             s = stage.number
-            if own and 1 < s < pp - 1:
+            if s not in self._pairs:
                 sends[s], slices[s] = sends[1], slices[1]
                 continue
-            for way, to in enumerate(((s + 1) % pp, (s - 1) % pp)):
-                pairs = np.stack([self.layout.grid[s].reshape(-1), self.layout.grid[to].reshape(-1)], axis=1)
-                sends[s, way] = self.groups.factory.send(pairs, size, "send")
+            sends[s] = [self.groups.factory.send(pairs, size, "send") for pairs in self._pairs[s]]
             if self.context.sends_slices:
                 whole = Collective("slices", "all_gather", size * self.layout.tp)
                 made = self.groups.within(whole, s, stage.units, 0, stage.actors)
@@ -283,10 +298,26 @@ class ClosedForm:
         """Places in a host where stages begin, each once."""
         return tuple(sorted(set(self.offsets)))
 
+    @property
+    def _placed(self) -> list[Stage]:
+        """The first stage at each of these places."""
+        return [self.stages[self.offsets.index(place)] for place in self.places]
+
+    def prepare(self, scripts: Iterable[Script]) -> None:
+        """Time together what these communicate at each place, and messages between stages."""
+        collectives = dict.fromkeys(each for script in scripts for each in script.collectives())
+        within = [
+            (each, ranks)
+            for each in collectives
+            for stage in self._placed
+            for ranks, _ in self.groups.ranks_within(each.group, stage.number, stage.units, stage.cell)
+        ]
+        size = self.context.message_bytes
+        self.factory.prepare(within, [(pairs, size) for both in self._pairs.values() for pairs in both])
+
     def least_ps(self, collective: Collective) -> float:
         """The time in ps that a pass's communication takes by itself, in the stage where it takes least."""
-        stages = [self.stages[self.offsets.index(place)] for place in self.places]
-        made = [self.groups.within(collective, s.number, s.units, s.cell, s.actors) for s in stages]
+        made = [self.groups.within(collective, s.number, s.units, s.cell, s.actors) for s in self._placed]
         return min(self.clock.durations[one[0][0]] if one else 0.0 for one in made)
 
     @cached_property
