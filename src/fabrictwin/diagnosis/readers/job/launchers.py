@@ -6,6 +6,7 @@ import re
 
 from fabrictwin.diagnosis.evidence import Subject
 from fabrictwin.diagnosis.readers.line_reader import LineReader
+from fabrictwin.diagnosis.readers.log_levels import level_of
 
 OPENS = (
     r"Watchdog caught collective operation timeout|last enqueued (?:NCCL )?work|ncclInternalError|ncclSystemError|"
@@ -76,6 +77,8 @@ class Launchers(LineReader):
         for kind, pattern in _LINES:
             found = pattern.search(text)
             if found is not None:
+                if kind in _FAILURES and level_of(text) is not None:
+                    return False  # the program calls it a warning, or information
                 add(kind, found[1] if found.groups() else found[0], _about(text))
                 return True
         return False
@@ -86,6 +89,18 @@ def _about(text: str) -> Subject:
     return Subject(rank=int(rank[1]) if rank else -1)
 
 
+_FAILURES = frozenset(
+    (
+        "job.files",
+        "job.memory",
+        "job.bus-error",
+        "job.killed",
+        "job.ecc",
+        "job.nvlink",
+        "job.rendezvous",
+        "check.failed",
+    )
+)
 _LINES = (
     ("check.average", re.compile(r"Avg bus bandwidth is ([\d.]+)")),
     ("check.no-module", re.compile(r"No module named '([\w.]+)'")),
