@@ -15,7 +15,7 @@ from fabrictwin.diagnosis.mechanisms.table import REMAPPED, SURE, mechanism_of, 
 SMALL_LOCKED = 64 << 20
 SMALL_SHM = 128 << 20
 FLAPS = 2
-MANY_LINK_ERRORS, FEW_LINK_ERRORS = 100, 10
+FEW_LINK_ERRORS = 10
 SEVERAL = 3  # links that go down and stay so
 REPLAYS = 3  # one or two come with the start of a link
 FEWEST_JOINED, MOST_ALONE = 3, 3  # GPUs that NVLink joins, for each that it does not
@@ -24,6 +24,10 @@ _ALONE = re.compile(
     r"GeForce|\bRTX\b|Quadro|TITAN|Tesla [TPKM]\d|\b(?:T4|L4|L40S?|A2|A10G?|A16|A30|A40)\b|PCI-?E", re.IGNORECASE
 )
 FEW_READS = 44  # NVIDIA/nccl-tests issue 152: 47 to 93 GB/s by raising it
+
+
+# from how many on errors of an NVLink count: replays and failed checks mend themselves, a recovery trains anew
+_NVLINK_ERRORS = {"replay": 100, "crc": 100, "crc flit": 100, "crc data": 100, "recovery": 1}
 
 
 def kernel(case: Case) -> Iterator[Finding]:
@@ -160,12 +164,8 @@ def nvlink(case: Case) -> Iterator[Finding]:
                 0.7,
                 severity=Severity.WARNING,
             )
-    counted = [
-        fact
-        for fact in case.of("nvlink.errors")
-        if str(fact.parts[0]).lower() in ("replay", "recovery", "crc", "crc flit", "crc data")
-    ]
-    errors = [fact for fact in counted if int(fact.parts[1] or 0) >= MANY_LINK_ERRORS]
+    counted = [fact for fact in case.of("nvlink.errors") if str(fact.parts[0]).lower() in _NVLINK_ERRORS]
+    errors = [fact for fact in counted if int(fact.parts[1] or 0) >= _NVLINK_ERRORS[str(fact.parts[0]).lower()]]
     yield from reported("nvlink-error", errors, "{0} errors {1}", "0", 0.7, severity=Severity.WARNING)
     few = [fact for fact in counted if int(fact.parts[1] or 0) >= FEW_LINK_ERRORS]
     if not errors:
