@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fabrictwin as ft
-from fabrictwin.catalog.error_ranges import COLLECTIVE, STEP, error_ranges, regime_of
+from fabrictwin.catalog.error_ranges import COLLECTIVE, FIRST_TOKEN, NEXT_TOKEN, STEP, error_ranges, regime_of
 from fabrictwin.report.error_range import StepCase, range_lines, step_range
 from fabrictwin.validation.ranges.error_cells import Held, cells, coverage, weighted_quantiles
 
@@ -65,13 +65,15 @@ def test_quantiles_are_weighted() -> None:
         ("step", STEP.without_software),
         ("collective", COLLECTIVE.known),
         ("collective", COLLECTIVE.without_hardware),
+        ("served", FIRST_TOKEN),
+        ("served", NEXT_TOKEN),
     ],
 )
 def test_stored_ranges_cover_as_they_should(answer: str, first: str) -> None:
     """The goals are 45 to 60 % in the half and 85 to 95 % in nine tenths."""
     rows, half, nine_tenths = error_ranges(answer).coverage[first]
     # of one framework each: rows on which a constant of single rows acts are none of unknown software
-    assert rows > (100 if first == STEP.without_software else 150)
+    assert rows >= (100 if first == STEP.without_software else 150)
     assert 0.45 <= half <= 0.6
     assert 0.85 <= nine_tenths <= 0.95
 
