@@ -168,7 +168,7 @@ def test_fully_sharded_data_parallel_gathers_in_every_pass():
 
 @pytest.mark.parametrize(
     ("precision", "order"),
-    # bytes a parameter: FSDP 2 copies 4 twice and 2 + the gradient's, FSDP 1 joins 4, casts 2 + 4, divides twice that
+    # bytes a parameter: FSDP 2 copies 4, twice, and 2 + the gradient's; FSDP 1 joins 4, casts 2 + 4, divides 2 × 4
     [("fp32", ["zero-3", "fsdp", "fsdp-1"]), ("same", ["zero-3", "fsdp-1", "fsdp"])],
 )
 def test_fsdp_1_moves_the_same_and_copies_gradients_alone(precision, order):

@@ -66,7 +66,7 @@ def weighted_quantiles(values: F64, weights: F64, shares: Sequence[float]) -> F6
 
 
 def _wider(groups: float, share: float) -> float:
-    """Return how much farther a quantile lies where the spread comes from so many groups than in a large sample."""
+    """Return how much farther a quantile lies where its spread comes from so many groups than from many."""
     z = NormalDist().inv_cdf(share)
     # Cornish and Fisher's expansion of Student's quantile (Abramowitz and Stegun 26.7.5)
     t = z + (z**3 + z) / (4 * groups) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * groups**2)

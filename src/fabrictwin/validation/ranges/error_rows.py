@@ -36,8 +36,9 @@ KNOWN = {
 def step_rows(measurements: Measurements, found: Iterable[HeldOut]) -> list[Held]:
     """Return rows of training steps, by span too where GPU and software are known.
 
-    The other two rest on a handful of GPUs and of frameworks, too few to be divided. Constants that were fitted to single rows are of one framework: without it they have no effect, while in
-    answers about other frameworks they have. Rows on which one acts say nothing of those.
+    The other two rest on a handful of GPUs and of frameworks, too few to be divided. Constants that were fitted to
+    single rows are of one framework: without it they have no effect, while in answers about other frameworks they
+    have. Rows on which one acts say nothing of those.
     """
     rows = []
     for one in found:
