@@ -51,7 +51,11 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
             continue  # says something beside another cause only
         by_cause.setdefault(str(fact.parts[0]), []).append(fact)
     ended = any(map(_ended, (*known, *case.of("line.unknown"))))
-    erred = [fact for fact in known if _ended(fact) and _sure(fact) >= LIKELIER]
+    erred = [
+        fact
+        for fact in known
+        if _ended(fact) and _sure(fact) >= LIKELIER and "*" not in CAUSES[str(fact.parts[0])].follows
+    ]
     areas = [
         name
         for name, facts in by_cause.items()
@@ -69,8 +73,12 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
             continue  # says less than what is known already
         sure = min(_sure(telling), 1.0 if live else SURVIVED)
         if level_of(str(telling.parts[1])) == Severity.WARNING and _apart(telling, erred):
-            sure -= WARNED
+            sure, asked = sure - WARNED, True
+        else:
+            asked = False
         severity = Severity[str(telling.parts[4])] if telling.parts[4] else CAUSES[name].severity
+        if asked:
+            severity = min(severity, Severity.QUESTION)
         if not ended and level_of(str(telling.parts[1])) == Severity.WARNING:
             severity = min(severity, Severity.WARNING)  # the program went on
         if not live:
@@ -131,8 +139,9 @@ def _ended(fact: Fact) -> bool:
 
 
 def _survived(fact: Fact) -> bool:
-    """Return true for a line that nobody knows, after which the job worked or which says how it goes on."""
-    return bool(fact.parts[3]) or is_survived(str(fact.parts[1]))
+    """Return true for a line that nobody knows and that is information, or after which the job went on."""
+    said = str(fact.parts[1])
+    return bool(fact.parts[3]) or is_survived(said) or level_of(said) == Severity.NOTE
 
 
 def _sure(fact: Fact) -> float:
