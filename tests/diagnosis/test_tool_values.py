@@ -68,6 +68,11 @@ STATUS = """  Interface        Lanes    Speed    MTU    FEC    Alias    Vlan    
   Ethernet8     8,9,10,11     400G   9100     rs   etp1b   routed      up       up    OSFP         off
  Ethernet16    16,17,18,19     400G   9100     rs   etp2a   routed      up       up    OSFP         off
 """
+TABLE = """#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+  1073741824     268435456     float     sum      -1   4478.8  239.74  449.51      0   4463.7  240.55  451.03      0
+  2147483648     536870912     float     sum      -1   8722.7  246.20  461.62      0   8717.9  246.33  461.87      0
+  4294967296    1073741824     float     sum      -1    17228  249.30  467.43      0    17225  249.34  467.52      0
+"""
 
 CASES = {
     "overrun": (PERFQUERY, "OverrunErrors:....0", "OverrunErrors:....15", FAULTS, "receive-errors"),
@@ -87,6 +92,8 @@ CASES = {
     "few replays": (NVLINK, "Replay Errors: 0", "Replay Errors: 7", CLEAN, ""),
     "slow network": (TOPOLOGY, 'speed="400000"', 'speed="200000"', FAULTS, "link-slow"),
     "no GPUDirect": (TOPOLOGY, 'gdr="1"', 'gdr="0"', UNCLEAR, "gdr-off"),
+    "dip": (TABLE, "8722.7  246.20  461.62      0   8717.9  246.33  461.87", "28722  74.8  140.2      0   28717  74.8  140.2",
+            UNCLEAR, "bandwidth-collapse"),
     "short frames": (STATUS, "9100", "1500", UNCLEAR, "mtu-differs"),
 }  # fmt: skip
 
@@ -116,3 +123,15 @@ def test_what_all_have_in_common_is_no_fault_of_one(tmp_path: Path, healthy: str
 def test_a_switchs_fan_is_not_a_supplys(tmp_path: Path) -> None:
     found = answer(tmp_path, SWITCH.replace("| 8493", "| 0"))
     assert found.findings[0].object == "MT2000X00001"
+
+
+KERNEL = {
+    "NVRM: API mismatch: the client has the version 535.104.05, but": "driver-mismatch",
+    "INFO: task python:123456 blocked for more than 120 seconds.": "storage-error",
+    "TCP: out of memory -- consider tuning tcp_mem": "discards",
+}
+
+
+@pytest.mark.parametrize("line", KERNEL)
+def test_one_line_of_the_kernel(tmp_path: Path, line: str) -> None:
+    assert answer(tmp_path, f"[ 1234.567890] {line}\n").findings[0].id == KERNEL[line]

@@ -17,7 +17,7 @@ LOW, VERY_LOW = 0.8, 0.6  # of what the twin predicts; below, a note and a findi
 LARGE = 64 << 20  # sizes below are ruled by latencies, which differ by host
 SEEN = 0.6  # sure of the hardware where files show its fabric
 COLLAPSE = 0.5
-_OF_A_CHECK = re.compile(r"\b[Cc]heck(?:er|s)? (?:crashed|failed)|[Rr]equired dependencies")
+_OF_A_CHECK = re.compile(r"\b(?:[Cc]heck(?:er|s)?|\w+ [Tt]est) (?:crashed|[Ff]ailed)|[Rr]equired dependencies")
 NEAR_RATE = 0.9
 
 
@@ -85,6 +85,22 @@ def _collapse(rows: list[Fact]) -> Iterator[Finding]:
                 0.75,
             )
         best = max(best, rate)
+    dips = [
+        now
+        for before, now, after in zip(rows, rows[1:], rows[2:], strict=False)
+        if int(now.parts[2] or 0) >= LARGE // 64
+        and float(now.parts[5] or 0) < COLLAPSE * min(float(before.parts[5] or 0), float(after.parts[5] or 0))
+    ]
+    if dips:
+        yield found(
+            "bandwidth-collapse",
+            dips,
+            f"busbw {float(dips[0].parts[5] or 0):.4g} GB/s at {dips[0].parts[2]} bytes, twice that around it",
+            "bandwidth that grows with size",
+            0.5,
+            severity=Severity.QUESTION,
+            collect="the same run again, alone: a dip that stays is a threshold, one that moves is other traffic",
+        )
 
 
 def perftest(case: Case) -> Iterator[Finding]:
