@@ -231,6 +231,8 @@ def test_the_same_configuration_gives_the_same_run(configured: Spec) -> None:
         trial.of_mlx5(400, 40, 4222),
         trial.of_mlx5(400, 300, 9122),
         trial.of_broadcom("tomahawk", 100, 300),
+        trial.of_broadcom("tomahawk", 25, 10),
+        trial.of_broadcom("tomahawk-4", 200, 80),
         trial.of_broadcom("tomahawk-5", 400, 40),
     ],
     ids=lambda assumed: assumed.name,

@@ -37,10 +37,10 @@ GROUP_BYTES = 4_620
 
 
 def frames(speed_gbps: int, cable_m: int) -> int:
-    """Return how many small frames may come after XOFF."""
+    """Return how many small frames may come after XOFF, with the one whose cell passes the threshold."""
     in_the_way = 2 * (LARGEST_FRAME + WIRE_MORE)
     delay_ns = RESPONSE_NS + 2 * cable_m * CABLE_NS_PER_M
-    return math.ceil((in_the_way + speed_gbps * delay_ns / 8) / SMALL_FRAME_WIRE)
+    return 1 + math.ceil((in_the_way + speed_gbps * delay_ns / 8) / SMALL_FRAME_WIRE)
 
 
 def headroom_bytes(speed_gbps: int, cable_m: int, *, cell_bytes: int = CELLS["tomahawk"]) -> int:

@@ -1,4 +1,4 @@
-"""Findings of hangs: from dumps, watchdogs, calls in NCCL's log, and RAS."""
+"""Findings of hangs: from dumps, watchdogs and calls in NCCL's log."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import found
+from fabrictwin.diagnosis.hangs import ras_rules
 from fabrictwin.diagnosis.hangs.calls import UNEVEN, Group, logged, recorded, watched
 from fabrictwin.diagnosis.hangs.transfers import transfer_waits
 from fabrictwin.diagnosis.hangs.waiting import Mismatch, Verdict, mismatches, spans, verdict, waits
@@ -188,73 +189,6 @@ def log_calls(case: Case) -> Iterator[Finding]:
                 break
 
 
-def ras(case: Case) -> Iterator[Finding]:
-    """RAS: dead processes, missing ranks, counts that differ."""
-    dead, missing, absent = case.of("ras.dead"), case.of("ras.missing"), case.of("ras.absent")
-    if dead:
-        ranks = spans([fact.subject.rank for fact in missing]) if missing else ""
-        first = dead[0]
-        who = f"process {first.parts[0]} on {first.subject.host} ({first.subject.device})" + (
-            f", rank {ranks}" if ranks else ""
-        )
-        yield found(
-            "rank-died", [*dead, *missing], "unreachable over the RAS network (DEAD)", "alive", 0.95, object=who
-        )
-    elif missing or absent:
-        ranks = spans([fact.subject.rank for fact in missing])
-        who = f"rank{'s' if len(missing) > 1 else ''} {ranks}" if missing else ""
-        yield found(
-            "rank-missing",
-            [*missing, *absent],
-            "missing from the communicator (INCOMPLETE)",
-            "all ranks",
-            0.85,
-            object=who,
-        )
-    yield from _counts(case)
-    groups = [fact for fact in case.of("ras.group") if str(fact.parts[4]) not in ("OK", "")]
-    differs = case.of("ras.differs")
-    worst = [fact for fact in groups if set(str(fact.parts[4]).split(",")) & {"MISMATCH", "TIMEOUT"}]
-    if (worst or differs) and not dead and not missing and not absent:
-        ending = any(str(fact.parts[3]) in ("FINALIZE", "ABORT") for fact in worst)
-        yield found(
-            "ranks-differ",
-            [*worst, *differs],
-            f"{worst[0].parts[3]} {worst[0].parts[4]}" if worst else "MISMATCH",
-            "OK, or the same again ten seconds later with other counts",
-            0.5 if not ending else 0.3,
-            object=f"group {worst[0].parts[0]}" if worst else "",
-            collect="ncclras -v twice, ten seconds apart: counts that advance are a running job"
-            + (", and FINALIZE is a communicator that is being torn down" if ending else ""),
-        )
-
-
-def _counts(case: Case) -> Iterator[Finding]:
-    """Ranks behind in RAS's JSON; counts that did not move between two reports are a hang."""
-    reports: dict[str, dict[str, dict[int, Fact]]] = defaultdict(lambda: defaultdict(dict))
-    for fact in case.of("ras.count"):
-        if int(fact.parts[1] or 0) >= 0:
-            reports[str(fact.parts[0])][fact.place.file][fact.subject.rank] = fact
-    for name, files in reports.items():
-        latest = files[max(files)]
-        counts = {rank: int(fact.parts[1] or 0) for rank, fact in latest.items()}
-        most = max(counts.values())
-        behind = [rank for rank, count in counts.items() if count < most]
-        stood = len(files) > 1 and all(
-            {r: int(f.parts[1] or 0) for r, f in rows.items()} == counts for rows in files.values()
-        )
-        if behind:
-            yield found(
-                "rank-late" if stood else "ranks-differ",
-                [latest[rank] for rank in behind],
-                f"{min(counts.values())} operations, others {most}" + (", in two reports" if stood else ""),
-                f"{most}",
-                0.85 if stood else 0.5,
-                object=f"rank{'s' if len(behind) > 1 else ''} {spans(behind)} of communicator {name}",
-                collect="" if stood else "ncclras -f json twice, ten seconds apart",
-            )
-
-
 def waiting_lines(case: Case) -> list[str]:
     """Sentences of who waits for whom, for people."""
     groups, _ = recorded(case.evidence)
@@ -268,4 +202,4 @@ def waiting_lines(case: Case) -> list[str]:
     return lines
 
 
-RULES: tuple[Rule, ...] = (dumps, watchdog, progress, log_calls, ras)
+RULES: tuple[Rule, ...] = (dumps, watchdog, progress, log_calls, *ras_rules.RULES)

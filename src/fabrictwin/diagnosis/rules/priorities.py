@@ -87,7 +87,20 @@ def switch_drops(case: Case) -> Iterator[Finding]:
     queues = [
         fact for fact in case.of("sonic.queue-drop") if str(fact.parts[0]) in {f"UC{one}" for one in lossless}
     ]
-    yield from reported("roce-loss", queues, "queue {0} dropped {1} packets", "0 in a lossless queue", 0.75)
+    yield from reported("discards", queues, "queue {0} dropped {1} packets", "0 in a lossless queue", 0.8)
+    full = [
+        fact
+        for fact in case.of("sonic.queue-drop")
+        if int(fact.parts[1] or 0) >= max(MANY_DROPS, PART_DROPPED * int(fact.parts[2] or 0)) and fact.parts[2]
+    ]
+    if not queues:
+        yield from reported(
+            "discards",
+            full,
+            "queue {0} dropped {1} packets and sent {2}",
+            "few: the port has no room for what comes",
+            0.65,
+        )
     off = [fact for fact in case.of("sonic.wred") if str(fact.parts[2]) in ("ecn_none", "off", "")]
     yield from reported("ecn-off", off, "ecn {2}", "ecn_all: packets are marked before they are paused", 0.8)
     ports: dict[str, dict[str, Fact]] = defaultdict(dict)
@@ -111,6 +124,18 @@ def _port_drops(row: dict[str, Fact]) -> Iterator[Finding]:
             0.8 if pauses else 0.45 if many else 0.4,
             severity=None if pauses else Severity.QUESTION if many else Severity.NOTE,
             collect="show interfaces counters rif, show dropcounters, twice" if many and not pauses else "",
+        )
+    lost, sent = row.get("sonic_tx_drp"), row.get("sonic_tx_ok")
+    if lost is not None and int(lost.parts[1] or 0) >= MANY_DROPS:
+        many = sent is not None and int(lost.parts[1] or 0) > PART_DROPPED * int(sent.parts[1] or 0)
+        yield found(
+            "discards",
+            [lost],
+            f"TX_DRP {lost.parts[1]}",
+            "0 on a lossless port",
+            0.5 if many else 0.4,
+            severity=Severity.QUESTION if many else Severity.NOTE,
+            collect="show queue counters: which queue drops, and whether it is a lossless one" if many else "",
         )
     for name, least in (("sonic_fec_uncorr", 1_000), ("sonic_rx_err", MANY_DROPS)):
         bad = row.get(name)

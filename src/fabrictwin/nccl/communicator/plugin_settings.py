@@ -24,9 +24,7 @@ _HOPPER = 90  # instances from here on (p5) write remotely, and get the chunks o
 
 def with_plugin(settings: Settings, template: HostTemplate, network: HostNetwork) -> Settings:
     """The settings, and those of the plugin that serves this kind of host, if one does."""
-    if network.name == SOCKET or (settings.net or "").lower() == "ib":
-        return settings
-    if not any(name and catalog.nic(name).transport == "srd" for name in template.nic_types):
+    if not served(settings, template, network.name):
         return settings
     capability = catalog.gpu(template.gpu_type).compute_capability.value if template.gpu_type else 0
     set_by_user = {name for name, _ in settings.given}
@@ -38,3 +36,10 @@ def with_plugin(settings: Settings, template: HostTemplate, network: HostNetwork
     read = read_settings({PREFIX + key.upper(): text for key, text in new.items()}, release=settings.release)
     given = tuple(sorted((*settings.given, *read.given)))
     return replace(settings, **{key: getattr(read, key) for key in new}, given=given)
+
+
+def served(settings: Settings, template: HostTemplate, network: str) -> bool:
+    """Return true if the plugin serves this kind of host, over the network that NCCL found."""
+    if network == SOCKET or (settings.net or "").lower() == "ib":
+        return False
+    return any(name and catalog.nic(name).transport == "srd" for name in template.nic_types)

@@ -331,6 +331,17 @@ def _tuning(scene: Scene, rank: int) -> Iterator[Line]:
                 )
                 yield Line(rank, f"{collective:>13} |{cells}", ("TUNING",))
     of = tables.thread_threshold
+    plugin = scene.tuner.plugin
+    if plugin is not None:
+        name = "tuner plugin nccl_ofi_tuner" if scene.minor < 28 else "nccl_ofi_tuner (v3)"
+        if scene.minor >= 30:
+            name = "nccl_ofi_tuner (v6)"
+        yield Line(rank, f"TUNER/Plugin: Using {name}", ("ENV" if scene.minor < 28 else "INIT", "TUNING"))
+        for text in (
+            f"Region base Tuner is chosen for platform: {plugin.platform}",
+            f"Tuner init: comm with {plugin.ranks} ranks and {plugin.nodes} nodes.",
+        ):
+            yield Line(rank, f"NET/OFI {text}", ("INIT", "TUNING"))
     three = ["/".join(str(of[a, p]) for p in Protocol) for a in (Algorithm.TREE, Algorithm.RING)]
     collnet = [of[a, Protocol.SIMPLE] for a in (Algorithm.COLLNET_DIRECT, Algorithm.COLLNET_CHAIN)]
     yield Line(rank, f"threadThresholds {three[0]} | {three[1]} | {collnet[0]} | {collnet[1]}", ("INIT",))

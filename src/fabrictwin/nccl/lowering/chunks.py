@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import math
 
+from fabrictwin.base.records import record
 from fabrictwin.nccl.communicator.communicator import Communicator
-from fabrictwin.nccl.constants import BUFFER_BYTES, BUFFER_STEPS, NVLS_TREE_CHUNK_BYTES
+from fabrictwin.nccl.constants import BUFFER_BYTES, BUFFER_STEPS, NVLS_TREE_CHUNK_BYTES, WARP_THREADS
 from fabrictwin.nccl.lowering.tasks import Task
 from fabrictwin.nccl.settings.version import version_of
 from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
 
 KIB = 1024
+LEAST_THREADS = 3 * WARP_THREADS  # of a block, which few bytes get
 LONG_CHUNKS = ("all_reduce", "all_gather", "reduce_scatter")
 
 
@@ -69,6 +71,50 @@ def chunk_bytes(
         while chunk * channels * least > size and chunk > 64 * KIB:
             chunk //= 2
     return chunk
+
+
+@record
+class Filled:
+    """How far an operation fills its channels."""
+
+    channels: int  # with bytes
+    heads: int  # of NVLS, with bytes in a round
+    own: float = 1.0  # share of a step's own cost that its path meets
+
+
+_BY_PARTS = version_of("2.20")  # from here on every channel gets a part of its own, and every rank or head of that
+_LINE_BYTES = 16  # least of a shard then
+_THREAD_BYTES = 8  # of a thread, least of a shard with LL before
+
+
+def filling(
+    communicator: Communicator,
+    task: Task,
+    algorithm: Algorithm,
+    protocol: Protocol,
+    *,
+    channels: int,
+    heads: int,
+    chunk: int,
+) -> Filled:
+    """Channels and heads that get bytes, and how much of a ring's steps comes before its data.
+
+    Until 2.20 NVLS gave a channel a whole chunk of each head before the next got any. A ring's shard is no
+    less than 16 bytes (8 for each thread before 2.20), so that few bytes make fewer shards than ranks. With LL
+    and LL128, whose data carry their flags, a rank waits for no empty shard: of n - 1 steps before a shard only
+    the k - 1 of others with bytes keep it. Source: NCCL's src/device/all_reduce.h and prims_ll.h.
+    """
+    by_parts = communicator.settings.release >= _BY_PARTS
+    if algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE) and not by_parts and task.kind == "all_reduce":
+        chunks = -(-task.size_bytes // chunk)
+        return Filled(max(1, min(channels, -(-chunks // heads))), max(1, min(heads, chunks)))
+    if algorithm != Algorithm.RING or protocol == Protocol.SIMPLE or task.kind != "all_reduce":
+        return Filled(channels, heads)
+    n = communicator.ranks
+    least = _LINE_BYTES if by_parts else _THREAD_BYTES * LEAST_THREADS
+    part = -(-task.size_bytes // channels)
+    shards = min(n, -(-part // max(least, -(-part // n))))
+    return Filled(channels, heads, (shards - 1) / (n - 1) if n > 1 else 1.0)
 
 
 def _shrunk(size: int, at_once: int, chunk: int, rules: tuple[tuple[int, int], ...]) -> int:

@@ -27,7 +27,7 @@ from fabrictwin.kernel.codes import PS_PER_S
 from fabrictwin.nccl.communicator.communicator import Communicator
 from fabrictwin.nccl.constants import WIRE_BYTES
 from fabrictwin.nccl.lowering import in_switch
-from fabrictwin.nccl.lowering.chunks import chunk_bytes, send_parts
+from fabrictwin.nccl.lowering.chunks import Filled, chunk_bytes, filling, send_parts
 from fabrictwin.nccl.lowering.connector import Connector
 from fabrictwin.nccl.lowering.queue_pair_options import service_level
 from fabrictwin.nccl.lowering.tasks import POINT_TO_POINT, Kind, Task
@@ -113,12 +113,17 @@ class Lowering:
         if graph is None and algorithm != Algorithm.RING:
             raise ConfigError(f"got {algorithm.name}, which this communicator has no graph for", key="NCCL_ALGO")
         chunk = chunk_bytes(communicator, task, algorithm, protocol, count, heads)
+        filled = filling(communicator, task, algorithm, protocol, channels=count, heads=heads, chunk=chunk)
+        if algorithm in IN_SWITCH:
+            made = replace(made, lanes=np.full_like(made.lanes, in_switch.lanes(algorithm, filled.channels)))
         unit = task.element_bytes
         channels = replace(made.channels, chunk_bytes=np.maximum(chunk * made.lanes // unit, 1) * unit)
         edges = patterns.edges(channels)
         costs = self.costs
         wire, data = WIRE_BYTES[protocol]
         rate, copies = self._channel_gbps(task, made, algorithm, protocol, count)
+        if algorithm in IN_SWITCH:  # blocks without bytes move none
+            rate, copies = (each * filled.channels / count for each in (rate, copies))
         return self._communication(
             task,
             channels,
@@ -126,7 +131,7 @@ class Lowering:
             costs=SoftwareCosts(
                 base_ps=picoseconds(costs.base_us(algorithm, protocol, nodes=communicator.nodes)),
                 # every head's chunk is posted, awaited and reduced by itself
-                chunk_ps=picoseconds(costs.inside.nvls_chunk * heads) if algorithm in IN_SWITCH[:2] else 0,
+                chunk_ps=picoseconds(costs.inside.nvls_chunk * filled.heads) if algorithm in IN_SWITCH[:2] else 0,
                 # a block copies the shards of all heads before it posts the first
                 copy_ps_per_byte=PS_PER_S / (copies * GB),
             ),
@@ -139,7 +144,7 @@ class Lowering:
             ),
             connections=self.connector.connect(
                 edges,
-                costs.hops_us(algorithm, protocol),
+                {way: us * filled.own for way, us in costs.hops_us(algorithm, protocol).items()},
                 graph=graph,
                 graph_channel=made.graph_channel,
                 channel_rate=rate * GB / PS_PER_S * wire / data,
@@ -163,13 +168,22 @@ class Lowering:
 
     def chunk(self, task: Task, choice: Choice, whole: Communication) -> int:
         """The chunk of another size of `whole`'s way."""
-        heads = lanes = 1
-        if choice.algorithm in IN_SWITCH:
-            heads = in_switch.heads_of(self.communicator, choice.algorithm).shape[1]
-            lanes = in_switch.lanes(choice.algorithm, choice.channels)
-        chunk = chunk_bytes(self.communicator, task, choice.algorithm, choice.protocol, choice.channels, heads)
+        chunk, filled = self._chunk(task, choice)
+        lanes = in_switch.lanes(choice.algorithm, filled.channels) if choice.algorithm in IN_SWITCH else 1
         unit = whole.channels.element_bytes
         return max(chunk * lanes // unit, 1) * unit
+
+    def filled(self, task: Task, choice: Choice) -> Filled:
+        """Return how far a task of this way fills its channels; sizes alike in it differ in bytes and chunks."""
+        return self._chunk(task, choice)[1]
+
+    def _chunk(self, task: Task, choice: Choice) -> tuple[int, Filled]:
+        algorithm, protocol, count = choice.algorithm, choice.protocol, choice.channels
+        heads = in_switch.heads_of(self.communicator, algorithm).shape[1] if algorithm in IN_SWITCH else 1
+        chunk = chunk_bytes(self.communicator, task, algorithm, protocol, count, heads)
+        return chunk, filling(
+            self.communicator, task, algorithm, protocol, channels=count, heads=heads, chunk=chunk
+        )
 
     def _communication(
         self,

@@ -102,7 +102,9 @@ def _closed(communicator: Communicator, lowering: Lowering, asked: Sequence[Aske
     result = np.zeros(len(asked), np.int64)
     alike: dict[tuple[object, ...], list[int]] = {}
     for i, (task, choice) in enumerate(asked):
-        way = () if choice is None else (choice.algorithm, choice.protocol, choice.channels)
+        way: tuple[object, ...] = ()
+        if choice is not None:
+            way = choice.algorithm, choice.protocol, choice.channels, lowering.filled(task, choice)
         alike.setdefault((task.kind, task.root, task.element_bytes, way), []).append(i)
     for members in alike.values():
         if asked[members[0]][1] is None:

@@ -58,6 +58,9 @@ class Settings:
     nvlstree_max_chunksize: int | None = None  # greatest chunk of NVLS tree
     net_overhead: int | None = None  # nanoseconds that posting to the network takes, for the cost model
     ll128_c2c: int = 1  # LL128 over C2C and PXN paths of Hopper and later (2.27 on)
+    tuner_plugin: str | None = (
+        None  # library of a tuner, none for NCCL's own (EFA's plugin brings one from 2.27 on)
+    )
     pat_enable: int = 2  # PAT: 0 off, 1 on, 2 where each host has one rank (2.23 on)
     # graph
     cross_nic: int = 2  # 0 stay on one rail, 1 may cross rails, 2 cross where that is no worse
@@ -118,6 +121,7 @@ READERS: dict[str, Callable[[Reading, str], Any]] = {
     "algo": Reading.algorithms,
     "proto": Reading.protocols,
     "thread_thresholds": Reading.thresholds,
+    "tuner_plugin": Reading.tuner,
     "topo_file": Reading.text,
     "topo_dump_file": Reading.text,
     "p2p_disable": Reading.disables,

@@ -18,6 +18,8 @@ from fabrictwin.nccl.topology.graph_types import PathType
 LEVELS = tuple(kind for kind in PathType if kind <= PathType.SYS)
 # NCCL_P2P_LEVEL=3 and the like, from before levels had names
 NUMBERED_LEVELS = (PathType.LOC, PathType.PIX, PathType.PXB, PathType.PHB, PathType.SYS)
+# names of NCCL_TUNER_PLUGIN by which NCCL opens the tuner of AWS's network plugin
+AWS_TUNERS = ("ofi", "aws-ofi", "libnccl-ofi-tuner.so", "libnccl-tuner-ofi.so", "libnccl-net-ofi.so")
 DEBUG_LEVELS = ("VERSION", "WARN", "INFO", "ABORT", "TRACE")
 SUBSYSTEMS = (
     "INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC", "CALL", "PROXY", "NVLS", "BOOTSTRAP",
@@ -62,6 +64,12 @@ class Reading:
         if value not in (0, 1):
             self.note(f"got {short(text)}, which has no effect: only 1 disables")
         return value == 1
+
+    def tuner(self, text: str) -> str:
+        """NCCL_TUNER_PLUGIN: a library, its path or the middle of its name."""
+        if text.lower() != "none" and text.rpartition("/")[2] not in AWS_TUNERS:
+            self.note(f"got {short(text)}, a tuner that the twin does not play: NCCL's own chooses")
+        return text
 
     def level(self, text: str) -> PathType | None:
         for kind in LEVELS:

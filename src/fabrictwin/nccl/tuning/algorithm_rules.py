@@ -27,6 +27,7 @@ class HostHardware:
     highest_capability: int
     cpu: str  # intel, amd, arm, other or mixed
     nvswitch: bool = False  # every host has NVSwitches
+    instance: str = ""  # a cloud's kind of host, where its network plugin serves it
 
     @property
     def x86(self) -> bool:

@@ -12,12 +12,14 @@ from collections.abc import Collection
 from fabrictwin.base.errors import ConfigError, did_you_mean
 from fabrictwin.base.records import record
 from fabrictwin.nccl.communicator.communicator import Communicator
+from fabrictwin.nccl.communicator.plugin_settings import served
 from fabrictwin.nccl.constants import ELEMENT_BYTES, MOST_THREADS, REDUCTIONS, WARP_THREADS
 from fabrictwin.nccl.settings.algorithm_selection import COLLECTIVES
 from fabrictwin.nccl.settings.settings import Settings, read_settings
 from fabrictwin.nccl.topology.graph_types import Algorithm, Protocol
 from fabrictwin.nccl.topology.system import Kind
 from fabrictwin.nccl.tuning.algorithm_rules import CommunicatorShape, HostHardware
+from fabrictwin.nccl.tuning.aws_tuner import plugin_tuner
 from fabrictwin.nccl.tuning.cost_model import GATHERS, Tables, tables
 from fabrictwin.nccl.tuning.tuning_constants import Constants
 
@@ -61,6 +63,7 @@ class Tuner:
     def __init__(self, shape: CommunicatorShape, settings: Settings) -> None:
         self.settings = settings
         self.tables: Tables = tables(shape, settings)
+        self.plugin = plugin_tuner(settings, shape.hardware.instance, shape.ranks, shape.nodes)
         self._chosen: dict[tuple[Call, tuple[Algorithm, ...]], Choice] = {}
 
     @property
@@ -112,9 +115,15 @@ class Tuner:
         if not found:
             names = ", ".join(sorted({way[0].name for way in costs}))
             raise ConfigError(f"got {names} for {call.collective}, which the engine cannot play", key="NCCL_ALGO")
+        asked = 0
+        ways = None if self.plugin is None else self.plugin.choose(call.collective, call.nbytes, found)
+        if ways is not None:
+            taken, asked = ways
+            found[taken] = 0.0
         # NCCL walks algorithms, then protocols, and keeps the first of equals
         algorithm, protocol = min(found, key=lambda way: (found[way], way))
         most, threads = self._channels_and_threads(call, algorithm, protocol)
+        most = asked or most
         used = self._used(call, algorithm, protocol, most)
         return Choice(call, algorithm, protocol, used, most, threads, found[algorithm, protocol])
 
@@ -194,6 +203,7 @@ def shape_of(communicator: Communicator) -> CommunicatorShape:
         ),
         cpu=communicator.cpu,
         nvswitch=all(system.of(Kind.NVS) for system in systems),
+        instance=_instance(communicator),
     )
     return CommunicatorShape(
         ranks=communicator.ranks,
@@ -204,6 +214,19 @@ def shape_of(communicator: Communicator) -> CommunicatorShape:
         channels=communicator.channels.collective,
         nvls_channels=communicator.channels.nvls,
         collnet_heads=0 if collnet is None else len(set(collnet.intra[0, :, 0].tolist())),
+    )
+
+
+def _instance(communicator: Communicator) -> str:
+    """The kind of its hosts that the network's plugin serves, "" where it serves none or they differ."""
+    fabric = communicator.twin.fabric
+    kinds = {int(fabric.host_template[host]) for host in communicator.placement.host_of_node.tolist()}
+    templates = [fabric.templates[kind] for kind in kinds]
+    name = str(templates[0].type)
+    return (
+        name
+        if len(kinds) == 1 and served(settings_of(communicator), templates[0], communicator.network.name)
+        else ""
     )
 
 
