@@ -9,8 +9,8 @@ import pytest
 
 from fabrictwin.workload.layers.pass_script import Collective
 from fabrictwin.workload.step import closed_form
-from fabrictwin.workload.step.closed_form import ClosedForm, Estimate, PassTimes, _ChunkKind, _Messages
-from fabrictwin.workload.step.communication_times import CommunicationTimes, TimedFactory
+from fabrictwin.workload.step.closed_form import ClosedForm, Estimate, PassTimes, Played, _ChunkKind, _Messages
+from fabrictwin.workload.step.communication_times import Asked, CommunicationTimes, TimedFactory
 from fabrictwin.workload.step.pipeline_schedule import Pass
 from fabrictwin.workload.step.timed_pass import PassTime
 
@@ -34,7 +34,7 @@ def times(hosts=(0, 0, 1, 1), first=(0, 10)):
 
 def took(made, category, name, groups, size, step, make):
     groups = np.array(groups)
-    return made.of(category, (name,), groups, size, step, make, made.place(groups, trees=False))
+    return made.of(Asked(category, (name,), groups, made.place(groups, trees=False), size, step, make))
 
 
 def one_each(groups, size):
@@ -103,10 +103,10 @@ def test_some_communication_takes_a_share_of_its_time(scale, category, groups, s
 def test_each_kind_of_communication_is_timed_as_what_it_is(library):
     asked = []
 
-    def of(category, what, groups, size, step, make, at):
-        asked.append((category, what, size, step))
-        assert at == "the place of all"
-        return make(groups, 96)
+    def of(one):
+        asked.append((one.category, one.what, one.size_bytes, one.step))
+        assert one.at == "the place of all"
+        return one.make(one.groups, 96)
 
     def place(groups, *, trees):
         found.append(trees)
@@ -135,7 +135,7 @@ def test_each_kind_of_communication_is_timed_as_what_it_is(library):
         ("dp", ("all_gather", 1), 800, 4), ("pp", ("send",), 800, 1), ("dp", ("gradients", "tree", 3, 4), 800, 16),
     ]  # fmt: skip
     # groups of collectives are placed once each way; trees are all-reduces'
-    assert found == [False, True, False, True]
+    assert found == [False, True, True]
 
 
 # ---------------------------------------------------------------------- the step
@@ -153,32 +153,33 @@ def passes(pp, chunks, seed=0):
 def test_the_parts_of_a_step_add_up_to_it(monkeypatch, pp, chunks, m, shift, gathers):
     """Parts of the stage that ends last: computing, what passes take beside, waiting, the end of the step."""
     draw = np.random.default_rng(7)
-    end = draw.integers(100, 1000, (3, pp, chunks, m)).astype(float)
+    end = draw.integers(100, 1000, (3, pp, chunks)).astype(float)
     begin, first, done = end - 5, draw.integers(0, 9, (pp, chunks)).astype(float), []
+    played = Played(first, begin, end, end.max(axis=(0, 2)) + 3, shift)
     made = Record(
         micro_batches=m, context="context", last_stages=[0], passes=passes(pp, chunks),
         clock=Record(ends=[3.0, 4000.4]),
         training=Record(overlap=Record(parameters=gathers)),
-        _first_forwards=lambda: first, played=lambda of, one: (begin, end, shift),
+        _first_forwards=lambda: first, played=lambda of, one: played,
         _end_passes=lambda *given: done.append(given),
         _gather_parameters=lambda optimizer: done.append("gathered"),
     )  # fmt: skip
     lowering = lambda context, stages: Record(lower=lambda: done.append((context, stages)))  # noqa: E731
     monkeypatch.setattr(closed_form, "OptimizerStep", lowering)
     found = ClosedForm.estimate(made)
-    stage = max(range(pp), key=lambda s: end[:, s, :, -1].max())
+    stage = max(range(pp), key=lambda s: end[:, s].max())
     each = [
         m * made.passes.took[:, s].sum() + made.passes.extra[:, s].sum() + first[s].sum() for s in range(pp)
     ]  # fmt: skip
     compute = round(m * made.passes.computed[:, stage].sum())
-    exchange, waiting = round(each[stage] - compute), round(end.max() + shift - each[stage])
+    exchange, waiting = round(each[stage] - compute), round(end.max() + 3 + shift - each[stage])
     finish = 4000 - compute - exchange - waiting
     assert found == Estimate(4000, compute, exchange, waiting, finish, round(max(each)) + finish)
     if gathers:
         assert done.pop(0) == "gathered"
     (starts, ends), lowered = done
-    assert (starts == begin[..., -1] + shift).all()
-    assert (ends == end[..., -1] + shift).all()
+    assert (starts == begin + shift).all()
+    assert (ends == end + shift).all()
     assert lowered == ("context", [0])
     shares = {"compute": compute, "communication in passes": exchange, "pipeline": waiting, "end of step": finish}
     assert found.shares == {name: part / 4000 for name, part in shares.items()}
@@ -203,17 +204,39 @@ def test_of_many_micro_batches_the_first_groups_are_played(pp, m, played):
     """Four groups of as many as there are stages, or sixteen; each group more takes as long as the one before."""
     asked = []
 
-    def play(of, count, first):
-        asked.append(count)
-        ends = np.full((3, pp, 1, count), 7.0 * count + 100)
-        return ends - 1, ends
+    def play(of, count, first, more=0):
+        asked.append((count, more))
+        ends = np.full((3, pp, 1), 7.0 * count + 100)
+        return Played(0 * ends[0], ends - 1, ends, ends[0, :, 0], 7.0 * more)
 
-    begin, end, shift = ClosedForm.played(
-        Record(layout=Record(pp=pp), micro_batches=m, play=play), "passes", "first"
-    )
-    assert asked == [played] + ([played + pp] if m > played else [])
-    assert (begin.max(), end.max()) == (7 * played + 99, 7 * played + 100)
-    assert shift == pytest.approx(7.0 * (m - played))
+    found = ClosedForm.played(Record(layout=Record(pp=pp), micro_batches=m, play=play), "passes", "first")
+    assert asked == [(played, pp if m > played else 0)]
+    assert (found.begin.max(), found.end.max()) == (7 * played + 99, 7 * played + 100)
+    assert found.shift == pytest.approx(7.0 * (m - played))
+
+
+def test_passes_are_played_once_for_what_they_depend_on(monkeypatch):
+    """Asked for are micro-batches and how late first forwards are; the shift is what more put off the end by."""
+    asked = []
+
+    def play(ahead, late, took, send, slices, blocking, first, last, m, more, opens, begin, end, over):
+        asked.append((ahead.tolist(), late.tolist(), m, more))
+        over[:] = 40, 30
+        return 40.0 + 10 * more
+
+    monkeypatch.setattr("fabrictwin.kernel.schedule.pipeline_times.play", play)
+    made = Record(
+        layout=Record(pp=2), job=Record(chunks=1), training=Record(parallel=Record(schedule="zero-bubble")),
+        _messages=(0, 0), context=Record(blocking=False),
+    )  # fmt: skip
+    of, first = passes(2, 1), np.zeros((2, 1))
+    found = ClosedForm.play(made, of, 4, first, 2)
+    assert (found.shift, found.over.tolist()) == (20, [40, 30])
+    assert ClosedForm.play(made, of, 4, first.copy(), 2) is found
+    assert ClosedForm.play(made, of, 4, first).shift == 0
+    ClosedForm.play(made, of, 4, first + 1, 2)
+    ClosedForm.play(made, passes(2, 1), 4, first, 2)
+    assert asked == [([1, 0], [0, 1], 4, more) for more in (2, 0, 2, 2)]
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -338,7 +361,7 @@ def test_parameters_are_gathered_for_the_stages_that_differ(counts, stages):
 
 def test_first_forwards_take_what_their_parameters_need():
     pp, chunks = 2, 1
-    begin = np.array([100.0, 300.0]).reshape(1, 2, 1, 1).repeat(3, axis=0)
+    opened = Record(opens=np.array([[100.0], [300.0]]))
     timed = []
 
     def time(stage, kind, segments, *, gates, opens):
@@ -352,7 +375,7 @@ def test_first_forwards_take_what_their_parameters_need():
         stages=[Record(number=s) for s in range(pp)], clock=Record(ends=[0.0, 150.0, 120.0, 310.0]),
         segments=Record(of=lambda s, chunk: f"segments {s}"),
         context=Record(gates={(0, 0): [np.array([1, 2]), np.array([-1])], (1, 0): [np.array([3])]}),
-        play=lambda of, m, first: (begin, None) if m == 2 and not first.any() else None,
+        play=lambda of, m, first: opened if m == 2 and not first.any() else None,
     )  # fmt: skip
     found = ClosedForm._first_forwards(made)
     assert found.tolist() == [[500 - 90], [0]]
@@ -381,6 +404,7 @@ def test_middle_stages_on_hosts_of_their_own_send_as_the_second_does(slices):
             8192) else None,
         ),
     )  # fmt: skip
+    made._pairs = ClosedForm._pairs.func(made)
     found = ClosedForm._messages.func(made)
     assert isinstance(found, _Messages)
     assert sent == [[0, 2], [0, 8], [2, 4], [2, 0], [8, 0], [8, 6]]

@@ -20,7 +20,8 @@ from fabrictwin.workload.layers.roofline import Cost
 from fabrictwin.workload.search import lower_bound
 from fabrictwin.workload.search.exchange_bounds import ExchangeBounds, StepExchanges
 from fabrictwin.workload.search.layout_search import Search
-from fabrictwin.workload.step.communication_times import CommunicationTimes
+from fabrictwin.workload.step.closed_form import Played
+from fabrictwin.workload.step.communication_times import Asked, CommunicationTimes
 from fabrictwin.workload.step.training_step import check
 
 HOSTS = np.array([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2])
@@ -259,7 +260,7 @@ def test_times_are_interpolated_between_powers_of_two(job_of_two_hosts):
     pairs = np.array([[0, 1], [2, 3], [8, 9]])
 
     def took(groups, size):
-        return times.of("pp", ("send",), groups, size, 1000, make, times.place(groups, trees=False))
+        return times.of(Asked("pp", ("send",), groups, times.place(groups, trees=False), size, 1000, make))
 
     ends = {size: took(pairs, size) for size in (64_000, 128_000)}
     # on all hosts alike: the first host's stand for all
@@ -300,10 +301,36 @@ def test_shares_of_times(job_of_two_hosts, scale, inside, between):
     for ends, share in (([[0, 1]], inside), ([[0, 8]], between)):
         pairs = np.array(ends)
         expected, found = (
-            times.of("pp", ("send",), pairs, 64_000, 1000, make, times.place(pairs, trees=False))
+            times.of(Asked("pp", ("send",), pairs, times.place(pairs, trees=False), 64_000, 1000, make))
             for times in (plain, scaled)
         )
         assert found == pytest.approx(share * expected)
+
+
+def test_what_is_prepared_together_takes_as_long_as_what_is_asked_for_by_itself(job_of_two_hosts):
+    """Also where two that lie alike are asked for at once: the first stands for both."""
+    *_, twin, job, nodes = job_of_two_hosts
+    made, bound = CommunicationFactory(job), []
+    together, apart = (CommunicationTimes(twin.fabric, nodes) for _ in range(2))
+
+    def asked(groups, size, what="send"):
+        def make(some, size):
+            bound.append((what, some.tolist(), size))
+            if what == "send":
+                return (made.send(some, size, ""),)
+            return (made.ring("all_gather", some, size, ""),)
+
+        groups = np.array(groups)
+        return Asked("pp", (what,), groups, apart.place(groups, trees=False), size, 1000, make)
+
+    each = [asked([[0, 8]], 80_000), asked([[8, 0]], 64_000), asked([[0, 1, 8, 9]], 96_000, "all_gather")]
+    each += [asked([[0, 8], [1, 9]], 5_000), asked([[0, 8]], 64_000)]
+    together.prepare(each)
+    assert len(bound) == len(set(map(str, bound))) == 7
+    assert [together.of(one) for one in each] == [apart.of(one) for one in each]
+    assert len(bound) == 14
+    together.prepare(each)
+    assert len(bound) == 14
 
 
 # ---------------------------------------------------------------------- lower bounds
@@ -465,17 +492,18 @@ def test_gradients_of_other_schedules_may_be_reduced_once_all_forwards_are_over(
     ],
 )
 def test_a_schedule_waits_for_parameters_and_gradients_on_their_way(monkeypatch, exchanges, first, least):
-    begin, end = np.zeros((3, 1, 2, 2)), np.full((3, 1, 2, 2), 400.0)
-    begin[0, 0, :, 0], begin[1, 0, :, -1] = (100, 300), (300, 200)
+    begin = np.zeros((3, 1, 2))
+    begin[1, 0] = 300, 200
+    found = Played(np.array([[100.0, 300.0]]), begin, begin + 5, np.array([400.0]), 50.0)
     asked = []
 
     def played(passes, given):
         asked.append(given)
-        return begin, end, 50.0
+        return found
 
     closed = Record(
         last_stages=[0], optimizers_ps=np.array([7.0]), context=Record(final=1), played=played,
-        play=lambda passes, m, given: (begin, None) if m == 1 and not given.any() else None,
+        play=lambda passes, m, given: found if m == 1 and not given.any() else None,
         passes=Record(took=np.array([[[10.0, 20.0]]] * 3), marks={(0, 0): (9.0, 6.0), (0, 1): (8.0, 5.0)}),
     )  # fmt: skip
     bounds = lower_bound.LowerBounds()

@@ -37,7 +37,7 @@ from fabrictwin.workload.search.layout_search import Search, _ByText, _few_colle
 from fabrictwin.workload.search.lower_bound import LowerBounds
 from fabrictwin.workload.step.closed_form import ClosedForm
 from fabrictwin.workload.step.communication_times import CommunicationTimes
-from fabrictwin.workload.step.pipeline_schedule import columns_of, order_of
+from fabrictwin.workload.step.pipeline_schedule import order_of, rules_of
 from fabrictwin.workload.step.training_step import build_program, check
 
 SPARSE = {
@@ -248,13 +248,6 @@ def test_scripts_that_are_added_up_once_take_what_their_items_take(training):
         assert took.took > 0
 
 
-@given(st.sampled_from(["1f1b", "gpipe", "zero-bubble"]), st.integers(1, 5), st.integers(1, 4), st.integers(1, 4))
-def test_columns_of_a_schedule_are_its_tasks(schedule, stages, chunks, groups):
-    for stage in range(stages):
-        asked = schedule, stage, stages, chunks, groups * stages
-        assert columns_of(*asked).T.tolist() == [list(task) for task in order_of(*asked)]
-
-
 def test_parts_of_an_estimate_add_up():
     of = spec(parallel={"tp": 2, "pp": 4}, sharding="zero-1")
     blueprint = build(of.cluster, spec=of)
@@ -268,19 +261,80 @@ def test_parts_of_an_estimate_add_up():
 # --- the schedule by itself
 
 
+def play_stages(schedule: str, p: int, v: int, m: int, more: int, *times: Any) -> tuple[Any, ...]:
+    """(end with more micro-batches, first forwards' beginnings, the last one's begin and end, ends of stages)."""
+    from fabrictwin.kernel.schedule.pipeline_times import play as play_passes
+
+    rules = np.array([rules_of(schedule, s, p, v, m + more) for s in range(p)]).T.copy()
+    found = np.zeros((p, v)), np.zeros((3, p, v)), np.zeros((3, p, v)), np.zeros(p)
+    return play_passes(*rules, *times, m, more, *found), *found
+
+
 def bubble(schedule: str, p: int, v: int, m: int, times: tuple[float, float, float]) -> float:
     """A step's length less a stage's work, played without communication."""
-    from fabrictwin.kernel.schedule.pipeline_times import play as play_stages
-
-    tasks = np.array([order_of(schedule, s, p, v, m) for s in range(p)], np.int32)
     took = np.zeros((3, p, v))
     for kind, time in enumerate(times):
         took[kind] = time / v
-    begin, end = np.zeros((3, p, v, m)), np.zeros((3, p, v, m))
-    none = np.zeros((3, p, v))
-    columns = [np.ascontiguousarray(tasks[:, :, i]) for i in range(3)]
-    assert play_stages(*columns, took, np.zeros((p, 2)), np.zeros(p), False, np.zeros((p, v)), none, begin, end)
-    return float(end.max()) - m * sum(times)
+    nothing = np.zeros((p, 2)), np.zeros(p), False, np.zeros((p, v)), np.zeros((3, p, v))
+    return play_stages(schedule, p, v, m, 0, took, *nothing)[0] - m * sum(times)
+
+
+def passes_by_their_tasks(
+    order: list[list[Any]], times: tuple[Any, ...]
+) -> dict[tuple[int, ...], tuple[float, float]]:
+    """Beginning and end of each pass (kind, stage, chunk, micro-batch), by who waits for whom."""
+    took, send, slices, blocking, first, last = times
+    _, p, v = took.shape
+    m = 1 + max(task.micro_batch for task in order[0])
+    done: dict[tuple[int, ...], tuple[float, float]] = {}
+    arrived: dict[tuple[int, ...], float] = {}
+    left, line, at = [0.0] * p, np.zeros((p, 2)), [0] * p
+    while any(at[s] < len(order[s]) for s in range(p)):
+        moved = list(at)
+        for s in range(p):
+            if at[s] == len(order[s]):
+                continue
+            k, i, c = (int(part) for part in order[s][at[s]])
+            virtual, way = c * p + s, -1 if k else 1
+            waits = k < 2 and 0 <= virtual - way < p * v
+            if waits and (k, virtual, i) not in arrived:
+                continue
+            free = max((end for key, (_, end) in done.items() if key[1] == s), default=0.0)
+            start = max(free, arrived.get((k, virtual, i), 0.0) if waits else 0.0, left[s] if blocking else 0.0)
+            end = (
+                start + took[k, s, c] + (first[s, c] if k == i == 0 else 0) + (last[k, s, c] if i == m - 1 else 0)
+            )
+            done[k, s, c, i], left[s] = (start, end), end
+            if k < 2 and 0 <= virtual + way < p * v:
+                left[s] = line[s, k] = max(end, line[s, k]) + send[s, k]
+                arrived[k, virtual + way, i] = line[s, k] + slices[(virtual + way) % p]
+            at[s] += 1
+        assert at != moved
+    return done
+
+
+@given(
+    st.sampled_from(["1f1b", "gpipe", "zero-bubble"]), st.integers(1, 4), st.integers(1, 3), st.integers(1, 4),
+    st.booleans(), st.booleans(), st.integers(0, 1 << 16),
+)  # fmt: skip
+@settings(max_examples=60)
+def test_stages_run_in_the_order_of_their_tasks(schedule, p, v, groups, extends, blocking, seed):
+    """The compiled rules, with a group more too, do what a loop over the tasks of the schedule does."""
+    m, more, draw = groups * p, p if extends else 0, np.random.default_rng(seed)
+    took, last = draw.integers(1, 50, (2, 3, p, v)).astype(float)
+    last[0] = 0
+    send, slices, first = (draw.integers(0, 9, shape).astype(float) for shape in ((p, 2), p, (p, v)))
+    times = took, send, slices, blocking, first, last
+    later, opens, begin, end, over = play_stages(schedule, p, v, m, more, *times)
+    done = passes_by_their_tasks([order_of(schedule, s, p, v, m) for s in range(p)], times)
+    for (k, s, c, i), (starts, ends) in done.items():
+        if i == m - 1:
+            assert (begin[k, s, c], end[k, s, c]) == (starts, ends)
+        if k == i == 0:
+            assert opens[s, c] == starts
+    assert over.tolist() == [max(ends for key, (_, ends) in done.items() if key[1] == s) for s in range(p)]
+    longer = passes_by_their_tasks([order_of(schedule, s, p, v, m + more) for s in range(p)], times)
+    assert later == max(ends for _, ends in longer.values())
 
 
 @given(st.sampled_from([2, 3, 4, 8]), st.integers(1, 5), st.integers(1, 9), st.integers(1, 9))
@@ -295,14 +349,14 @@ def test_bubbles_are_the_published_ones(p, groups, f, b):
 
 
 def test_a_schedule_that_waits_for_itself_is_found():
-    from fabrictwin.kernel.schedule.pipeline_times import play as play_stages
+    from fabrictwin.kernel.schedule.pipeline_times import NEVER
+    from fabrictwin.kernel.schedule.pipeline_times import play as play_passes
 
-    kind = np.array([[1, 0], [0, 1]], np.int32)  # the first stage goes backward first
-    nothing = np.zeros((2, 2), np.int32)
-    begin, end = np.zeros((3, 2, 1, 1)), np.zeros((3, 2, 1, 1))
-    ones = np.ones((3, 2, 1))
-    args = (kind, nothing, nothing, ones, np.zeros((2, 2)), np.zeros(2), False, np.zeros((2, 1)), 0 * ones)
-    assert not play_stages(*args, begin, end)
+    ahead, late = np.array([-1, 0]), np.array([-1, -1])  # the first stage goes backward first
+    ones, found = np.ones((3, 2, 1)), (np.zeros((2, 1)), np.zeros((3, 2, 1)), np.zeros((3, 2, 1)), np.zeros(2))
+    times = ones, np.zeros((2, 2)), np.zeros(2), False, np.zeros((2, 1)), 0 * ones
+    for more in (0, 2):
+        assert play_passes(ahead, late, *times, 1, more, *found) == NEVER
 
 
 # --- the search

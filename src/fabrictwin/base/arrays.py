@@ -28,6 +28,13 @@ def place_of(numbers: npt.NDArray[np.integer], count: int) -> I32:
     return place
 
 
+def distinct(numbers: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+    """Return the numbers in ascending order, each once, without the masked arrays that `numpy.unique` imports."""
+    ordered = np.sort(numbers, axis=None)
+    found: npt.NDArray[np.integer] = ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
+    return found
+
+
 def starts_of(counts: npt.ArrayLike) -> I64:
     """Return where runs of so many elements start, one after the other, and where the last ends: [runs + 1]."""
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])

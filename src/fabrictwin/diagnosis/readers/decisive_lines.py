@@ -7,6 +7,7 @@ trouble; what repeats but for numbers is looked at once. Rows of tables and coun
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from fabrictwin.diagnosis.evidence import Place, Sink, Subject
@@ -49,6 +50,9 @@ _WARN = re.compile(r"\bWARN(?:ING)?\b|\[W\d* |^W\d{4} ")
 _CODE = re.compile(
     # variables that somebody prints, unless what stands behind says more of them
     r"^_?[A-Z][A-Z0-9_]+=(?!\d+ \S)(?!\S* (?:is|was|requires?|must|should|cannot|not)\b)|"
+    # rows of a program as IPython numbers them
+    r"^-+> ?\d+ |^\s*\d+(?: +\d+)? +(?:#|from|import|raise|return|def|class|if|elif|else|try|except|with|for|self)"
+    r"(?: |\b)|"
     r"^\s*(?:File \"|\^|~|raise |return |at |#\d+ |frame #\d+|from \S+ import|def |class |if |elif |except |try:|"
     r"assert |self\.|[\w.]+\([^()]*\),?$|\w+ = |export |\+ |[\w.-]+ *[:=] *(?:true|false|none|null|0|\d+)?$|--)|"
     r"Traceback \(most recent|The above exception was|During handling of"
@@ -61,8 +65,24 @@ _ADAPTER = re.compile(r"\b(mlx\d_(?!(?:core|ib|en)\b)\w+|irdma\d+|bnxt_re\d+|roc
 _SECONDS = re.compile(r"(?:^|[\sT\[])(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)")
 # what a message goes on to guess or advise is no evidence
 _GUESSES = re.compile(
-    r"\b(?i:potential|possible|probable) (?:root )?(?:causes?|reasons?)\b|\b[Tt]his can happen\b|"
-    r"\b(?:Solution|Advice|Hint)\b: "
+    r"\b(?i:potential|possible|probable) (?:root )?(?:causes?|reasons?)\b|"
+    r"\b[Tt]his (?:can|may|might|could) (?:happen|cause|lead|result)\b|"
+    r"\b(?:Solution|Advice|Hint)\b: |[.;] To (?:allow|override|silence|suppress|disable|avoid)\b|"
+    r"(?<=\w )\bif (?:the )?(?:port|it|this|that|another|no|any|your?)\b"
+)
+# what Python says of errors in what nobody waits for (finalizers, atexit's functions): they end no process
+_IGNORED = "Exception ignored in"
+_OF_A_GPU = re.compile(r"\b(?:CUDA|HIP|NCCL)\b")
+_RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Warning|Exit)\b(?:: |$)")
+_FRAME = re.compile(r'File "([^"]+", line \d+, in \S+)')
+LONGEST_SAID = 400  # of an error, behind which the place that raised it is put
+MOST_ROWS = 60  # of a traceback, and of what stands between its rows
+# a line that is no error by its own words was survived so many lines before the first that is one, or before the
+# end where there is none
+QUIET, QUIET_END = 40, 60
+_STOPPED = re.compile(r"KeyboardInterrupt|SIGTERM|SIGINT|CANCELLED")
+_HARD = re.compile(
+    r"^Traceback \(most recent|\bERROR\b|\[E\d* |^E\d{4} |\berror: |slurmstepd|srun: |[Aa]ssertion .*failed"
 )
 UNMISTAKABLE = 0.92  # from so sure on a mechanism tells of trouble by itself, without a word of it
 MOST_SHAPES, MOST_KEPT = 50_000, 4_000
@@ -89,14 +109,15 @@ class _Kept:
     place: Place
     about: Subject
     last: int  # line
+    hard: bool  # an error by its own words
     count: int = 1
 
 
 class Message:
     """Lines of trouble of one shape: what was kept of them, for each host, rank or adapter that they are about."""
 
-    def __init__(self, first: _Kept | None) -> None:
-        self.first, self.seen = first, 1
+    def __init__(self, first: _Kept | None, *, is_hard: bool = False) -> None:
+        self.first, self.seen, self.is_hard = first, 1, is_hard
         self.subjects = {first.about} if first is not None else set()
 
     @property
@@ -122,7 +143,11 @@ class DecisiveLines:
         self.sink = sink
         self.shapes = shapes
         self.work = Work()
+        self._hard: list[int] = []  # numbers of lines that are errors by their own words, some of many
+        self._was_stopped = False  # somebody ended the program, who may have waited for long
         self._asserted = ""  # what the last row of a traceback asserts
+        self._frame = self._row = ""  # of a traceback: the last function and the last row of program text
+        self._ignored: list[int] = []  # lines of errors that Python ignored and that are still to be named
         self._messages: dict[str, Message] = {}
         self._kept: dict[tuple[str, tuple[str | float, ...], Subject], _Kept] = {}
 
@@ -134,18 +159,47 @@ class DecisiveLines:
     def line(self, raw: bytes, text: str, *, kernel: bool) -> Message:
         """Take a line, and return the message that it is one of; `kernel` where it is of a kernel's log."""
         self.work.line(raw, text, self.sink.number)
+        self._follow(text)
+        if self._is_ignored(text):
+            return NOTHING
         shape = self.shapes.of(text)
         if kernel:
             shape += "\n"  # a message of the kernel, of which less is said
         known = self._messages.get(shape)
         if known is not None:
+            if known.is_hard:
+                self._hard.append(self.sink.number)
             self._again(known, raw, text, kernel=kernel)
             return known
+        hard = _is_hard(text)
+        if hard:
+            self._hard.append(self.sink.number)
+            self._was_stopped = self._was_stopped or _STOPPED.search(text) is not None
         kept = None if self.is_full else self._look(text, raw, kernel=kernel)
-        message = NOTHING if kept is None else Message(kept)
+        message = NOTHING if kept is None and not hard else Message(kept, is_hard=hard)
         if len(self._messages) < MOST_SHAPES:
             self._messages[shape] = message
         return message
+
+    def _is_quiet_after(self, number: int) -> bool:
+        """Return true for a line behind which a program went on for long without an error."""
+        if self._was_stopped:
+            return False
+        at = bisect_right(self._hard, number)
+        if at < len(self._hard):
+            return self._hard[at] - number > QUIET
+        return self.sink.number - number > QUIET_END
+
+    def _is_ignored(self, text: str) -> bool:
+        """Return true for a line of an error that Python ignored: its head, and the row that names it."""
+        if text.startswith(_IGNORED):
+            self._ignored.append(self.sink.number)
+            return True
+        if not self._ignored or not _RAISED.match(text):
+            return False
+        if _OF_A_GPU.search(text):
+            return False  # tells of a GPU that is lost to its process, whoever waits for it
+        return self.sink.number - self._ignored.pop(0) <= MOST_ROWS
 
     def _again(self, known: Message, raw: bytes, text: str, *, kernel: bool) -> None:
         """Take a line whose shape was kept before: one more of it, or the first about another host."""
@@ -170,6 +224,11 @@ class DecisiveLines:
         code = _is_code(bare)
         is_trouble = has_trouble(raw.lower())
         mechanism = None if code else mechanism_of(bare)
+        if (self._frame or self._row) and not code and _RAISED.match(_without_head(bare)):
+            more = mechanism_of(f"{bare[:LONGEST_SAID]} [at {self._frame} {self._row}]")
+            if more is not None and more.cause != HARMLESS and (mechanism is None or more.sure > mechanism.sure):
+                mechanism = more
+            self._frame = self._row = ""
         if mechanism is not None and not is_trouble and mechanism.sure < UNMISTAKABLE:
             mechanism = None
         stamp = _seconds(raw)
@@ -187,13 +246,24 @@ class DecisiveLines:
                 return None
             kind, value = "line.unknown", (level, words, stamp)
         about = _about(without_colours(raw.decode("utf-8", "replace")))
+        hard = _is_hard(bare)
         kept = self._kept.get((kind, value, about))
         if kept is not None:
             kept.count += 1
             kept.last = self.sink.number
             return kept
-        kept = self._kept[kind, value, about] = _Kept(self.sink.here(), about, self.sink.number)
+        kept = self._kept[kind, value, about] = _Kept(self.sink.here(), about, self.sink.number, hard)
         return kept
+
+    def _follow(self, text: str) -> None:
+        """Remember the last function and the last row of program text of a traceback."""
+        if 'File "' in text:
+            frame = _FRAME.search(text)
+            if frame is not None:
+                self._frame, self._row = frame[1][-80:], ""
+        elif self._frame and not self._row:
+            row = _without_head(text).strip()[:120]
+            self._row = "-" if row.startswith(("raise ", "return ")) else row  # what it would have said
 
     def close(self) -> bool:
         """Hand over what was kept; true where there is something."""
@@ -202,9 +272,20 @@ class DecisiveLines:
             self.sink.add("job.worked", until)
         for (kind, value, _), kept in self._kept.items():
             # a job that works after it went on in spite of it
-            past = kept.last < until
+            past = kept.last < until or (not kept.hard and self._is_quiet_after(kept.last))
             self.sink.add(kind, (*value, float(past)), kept.about, place=kept.place, count=kept.count)
         return bool(self._kept)
+
+
+def _is_hard(text: str) -> bool:
+    """Return true for a line that is an error by its own words: an exception, a fatal one, a launcher's."""
+    return bool(_FATAL.search(text) or _HARD.search(text))
+
+
+def _without_head(bare: str) -> str:
+    """Return a row of a traceback without a logger's head."""
+    logged = _LOGGED.match(bare)
+    return bare if logged is None else logged[2]
 
 
 def _is_code(bare: str) -> bool:

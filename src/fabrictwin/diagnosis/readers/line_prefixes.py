@@ -13,6 +13,8 @@ from collections.abc import Sequence
 
 # as terminals get them, and as viewers show them
 COLOUR = re.compile(r"(?:\x1b|ESC|\^\[)\[[0-9;?]*[ -/]*[@-~]")
+# the same where whoever passed the text on lost the escape
+_BARE_COLOUR = re.compile(r"\[(?:[0-9]{1,2}(?:;[0-9]{1,3})*)?m(?!\])")
 # one blank at most behind a prefix: a tab is the line's own
 _ONE = re.compile(
     r"(?:\[\d+,\d+\]<std(?:out|err|diag)>: ?"
@@ -32,12 +34,16 @@ _SLURM = re.compile(r"\s{0,6}\d{1,6}:(?:\s|$)|\[\d{1,6}\](?:\s|$)")
 _RANK = re.compile(r"\[\d{1,6}\] |\d{1,6}: ")
 FEW_LINES = 3
 _HOST = re.compile(r"(?=[\w.-]*[A-Za-z.])[\w.-]{2,80}:(?:\s|$)")
+# Docker Compose's services that have a name of their own
+_SERVICE = re.compile(r"[A-Za-z][\w.-]{1,60}\s+\|\s")
 _BEGINS = frozenset("[(|0123456789")
 
 
 def without_colours(text: str) -> str:
     """The line without terminal escapes."""
-    return COLOUR.sub("", text) if "\x1b" in text or "ESC[" in text or "^[[" in text else text
+    if "\x1b" in text or "ESC[" in text or "^[[" in text:
+        text = COLOUR.sub("", text)
+    return _BARE_COLOUR.sub("", text) if "[0m" in text else text
 
 
 class Prefixes:
@@ -45,7 +51,7 @@ class Prefixes:
 
     def __init__(self, head: Sequence[str]) -> None:
         lines = [without_colours(line) for line in head if line.strip()]
-        self.every = next((one for one in (_SLURM, _HOST) if _nearly_all(one, lines)), None)
+        self.every = next((one for one in (_SLURM, _HOST, _SERVICE) if _nearly_all(one, lines)), None)
         if self.every is None and len(lines) >= FEW_LINES and all(map(_RANK.match, lines)):
             self.every = _SLURM  # many ranks, few lines of each
 

@@ -26,6 +26,7 @@ _SAID = re.compile(
     r"|\bUCX +(?P<ucx>WARN|INFO|DIAG)\b|\(\):\d+<(?P<ofi>warn|info)>|\blevel=(?P<logfmt>info|warn(?:ing)?)\b"
     r"|: \w*(?P<python>Warning): |^(?:\d{1,6}: )?(?P<wandb>wandb): (?!ERROR)"
 )
+_WORSE = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b(?=[:\]]| \d| \[| -| \|)")
 _WARNING = frozenset("WARNW")
 # how a program goes on in spite of what it warns of
 _GOES_ON = re.compile(
@@ -41,7 +42,8 @@ _DONE = re.compile(
 )
 # a line or two of these can come from a rank that has not heard yet of another's end
 _WORK = re.compile(
-    r"Avg (?:prompt|generation) throughput: |gen throughput \(token/s\)|\"(?:GET|POST) /\S* HTTP/[\d.]+\" 200|"
+    r"Avg (?:prompt|generation) throughput: |gen throughput \(token/s\)|"
+    r"\"(?:GET|POST) /\S* HTTP/[\d.]+\" (?:200|4\d\d)\b|"
     r"\biteration\s+\d+/\s*\d+|elapsed time per iteration|\b(?:[\w.]*loss)['\"]?\s*[=:]\s*\d+\.\d|"
     r"\b(?:samples|tokens|examples)/s(?:ec)?\b|\bbusbw: +\d|:::MLLOG"
 )
@@ -58,6 +60,8 @@ def level_of(line: str) -> Severity | None:
     found = _SAID.search(line[:_HEAD])
     if found is None:
         return None
+    if _WORSE.search(line, found.end(), _HEAD):
+        return None  # whoever passed it on calls all lines information
     kind = found.lastgroup or ""
     said = found[kind].upper()
     return Severity.WARNING if said[0] in _WARNING and kind != "wandb" else Severity.NOTE

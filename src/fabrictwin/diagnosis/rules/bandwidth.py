@@ -17,7 +17,7 @@ LOW, VERY_LOW = 0.8, 0.6  # of what the twin predicts; below, a note and a findi
 LARGE = 64 << 20  # sizes below are ruled by latencies, which differ by host
 SEEN = 0.6  # sure of the hardware where files show its fabric
 COLLAPSE = 0.5
-_OF_A_CHECK = re.compile(r"\b[Cc]heck(?:er|s)? (?:crashed|failed)|[Rr]equired dependencies")
+_OF_A_CHECK = re.compile(r"\b(?:[Cc]heck(?:er|s)?|\w+ [Tt]est) (?:crashed|[Ff]ailed)|[Rr]equired dependencies")
 NEAR_RATE = 0.9
 
 
@@ -85,6 +85,22 @@ def _collapse(rows: list[Fact]) -> Iterator[Finding]:
                 0.75,
             )
         best = max(best, rate)
+    dips = [
+        now
+        for before, now, after in zip(rows, rows[1:], rows[2:], strict=False)
+        if int(now.parts[2] or 0) >= LARGE // 64
+        and float(now.parts[5] or 0) < COLLAPSE * min(float(before.parts[5] or 0), float(after.parts[5] or 0))
+    ]
+    if dips:
+        yield found(
+            "bandwidth-collapse",
+            dips,
+            f"busbw {float(dips[0].parts[5] or 0):.4g} GB/s at {dips[0].parts[2]} bytes, twice that around it",
+            "bandwidth that grows with size",
+            0.5,
+            severity=Severity.QUESTION,
+            collect="the same run again, alone: a dip that stays is a threshold, one that moves is other traffic",
+        )
 
 
 def perftest(case: Case) -> Iterator[Finding]:
@@ -147,6 +163,7 @@ def outcome(case: Case) -> Iterator[Finding]:
             severity=Severity.QUESTION,
             collect="the command that started the test; more than one GPU (-g) or process",
         )
+    until = {fact.place.file: int(fact.number) for fact in case.of("job.worked")}
     for kind, name, confidence in (
         ("job.rendezvous", "rendezvous", 0.7),
         ("job.mismatch", "collective-mismatch", 0.9),
@@ -161,7 +178,8 @@ def outcome(case: Case) -> Iterator[Finding]:
         ("job.custom-allreduce", "custom-allreduce-off", 0.5),
         ("check.failed", "bandwidth-low", 0.5),
     ):
-        facts = case.of(kind)
+        # what a job worked after did not end it
+        facts = [fact for fact in case.of(kind) if fact.place.line >= until.get(fact.place.file, 0)]
         if facts:
             ask = "the output with NCCL_DEBUG=INFO of all ranks" if kind == "job.failed" else ""
             alone = kind == "job.failed" and not case.of("nccl.warn")

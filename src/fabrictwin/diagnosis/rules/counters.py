@@ -37,6 +37,17 @@ def _worst(facts: list[Fact]) -> list[Fact]:
     return [max(facts, key=lambda fact: int(fact.parts[1] or 0))] if facts else []
 
 
+def _above(ports: Ports, least: int, *names: str) -> list[Fact]:
+    """Return the counters of these names that reach a value which not all ports share."""
+    return [
+        row[name]
+        for name in names
+        if _shared(ports, name) is None
+        for row in ports.values()
+        if _value(row, name) >= least
+    ]
+
+
 def _value(row: dict[str, Fact], *names: str) -> int:
     return sum(int(row[name].parts[1] or 0) for name in names if name in row)
 
@@ -143,6 +154,20 @@ def _errors(ports: Ports) -> Iterator[Finding]:
     details = [row[name] for row in ports.values() for name in _DETAILS if _value(row, name) >= MANY_ERRORS]
     worst = _worst([*received, *details])
     yield from reported("receive-errors", [*worst, *details, *received], "{0} {1}", "0", 0.8)
+    if not worst:
+        overrun = _above(ports, FEW_ERRORS, "ExcessiveBufferOverrunErrors")
+        yield from reported("receive-errors", [*_worst(overrun), *overrun], "{0} {1}", "0", 0.65)
+    refused = _above(ports, MANY_ERRORS, "PortRcvConstraintErrors", "PortXmitConstraintErrors")
+    yield from reported(
+        "partition-key",
+        [*_worst(refused), *refused],
+        "{0} {1}",
+        "0: no packet of a foreign partition",
+        0.6,
+        severity=Severity.WARNING,
+    )
+    dropped = _above(ports, MANY_ERRORS, "VL15Dropped", "QP1Dropped")
+    yield from reported("congestion", [*_worst(dropped), *dropped], "{0} {1}", "few: management packets", 0.4)
     some = [
         row[name]
         for row in ports.values()

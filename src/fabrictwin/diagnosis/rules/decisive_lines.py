@@ -15,6 +15,10 @@ from fabrictwin.diagnosis.readers.log_levels import is_survived, level_of
 LATER = 0.02  # less sure for each cause that stands before, as far as it goes
 MOST_LATER = 5
 LIKELY = 0.8  # less sure, what a job survived is no fault of it
+SURVIVED = 0.6  # so sure at most that it is what is wrong
+WARNED = 0.15  # less sure, what its program calls a warning, where another line, not near it, tells of an error
+NEAR = 8  # lines
+LIKELIER = 0.6  # so sure, an error's own cause stands before what was warned of
 AREA = 0.51  # below, a mechanism tells whose program failed, and no more
 # by which a watchdog ends its process
 _ABORT = re.compile(r"\bAborted\b|SIGABRT|[Ss]ignal:? (?:6|15)\b|exit ?code\s*:?\s*(?:-6|134)\b")
@@ -30,14 +34,24 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
     explained = {place for one in named if "*" not in one.cause.follows for place in one.evidence}
     by_cause: dict[str, list[Fact]] = {}
     known = sorted(case.of("line.known"), key=_when)
-    if case.of("watchdog"):
-        known = [one for one in known if one.parts[0] != "rank-died" or not _ABORT.search(str(one.parts[1]))]
+    caught = {fact.place.file: fact.place.line for fact in reversed(case.of("watchdog"))}
+    if caught:
+        # a watchdog ends its process, and others hear of that
+        known = [
+            one
+            for one in known
+            if one.parts[0] != "rank-died"
+            or not (
+                _ABORT.search(str(one.parts[1])) or one.place.line > caught.get(one.place.file, one.place.line)
+            )
+        ]
     alone = already | {str(fact.parts[0]) for fact in known if not fact.parts[5]}
     for fact in known:
         if fact.parts[5] and alone.isdisjoint(str(fact.parts[5]).split()):
             continue  # says something beside another cause only
         by_cause.setdefault(str(fact.parts[0]), []).append(fact)
     ended = any(map(_ended, (*known, *case.of("line.unknown"))))
+    erred = [fact for fact in known if _ended(fact) and _sure(fact) >= LIKELIER]
     areas = [
         name
         for name, facts in by_cause.items()
@@ -53,6 +67,9 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
             continue
         if name in areas and (told or len(areas) < len(by_cause) or areas[0] != name):
             continue  # says less than what is known already
+        sure = min(_sure(telling), 1.0 if live else SURVIVED)
+        if level_of(str(telling.parts[1])) == Severity.WARNING and _apart(telling, erred):
+            sure -= WARNED
         severity = Severity[str(telling.parts[4])] if telling.parts[4] else CAUSES[name].severity
         if not ended and level_of(str(telling.parts[1])) == Severity.WARNING:
             severity = min(severity, Severity.WARNING)  # the program went on
@@ -64,7 +81,7 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
             [telling, *facts],
             str(telling.parts[1])[:200],
             "no such message",
-            _sure(telling) - LATER * min(place, MOST_LATER),
+            sure - LATER * min(place, MOST_LATER),
             severity=severity,
             collect=ASK if severity <= Severity.QUESTION else "",
         )
@@ -89,6 +106,16 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
             return
 
 
+def _apart(warning: Fact, errors: Sequence[Fact]) -> bool:
+    """Return true where errors are told of, none of the warning's own cause and none near it."""
+    own = any(one.parts[0] == warning.parts[0] for one in errors)
+    return bool(errors) and not own and not any(_near(warning, one) for one in errors)
+
+
+def _near(one: Fact, other: Fact) -> bool:
+    return one.place.file == other.place.file and abs(one.place.line - other.place.line) <= NEAR
+
+
 def _excused(name: str, seen: set[str]) -> bool:
     """Return true for a cause that follows from one that is none to mend."""
     roots = seen & set(CAUSES[name].follows)
@@ -104,8 +131,8 @@ def _ended(fact: Fact) -> bool:
 
 
 def _survived(fact: Fact) -> bool:
-    """Return true for a line that nobody knows, no fatal one, after which the job worked."""
-    return bool(fact.parts[3]) and fact.parts[0] != "fatal"
+    """Return true for a line that nobody knows, after which the job worked or which says how it goes on."""
+    return bool(fact.parts[3]) or is_survived(str(fact.parts[1]))
 
 
 def _sure(fact: Fact) -> float:

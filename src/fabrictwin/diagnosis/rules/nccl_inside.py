@@ -93,6 +93,7 @@ def topology_file(case: Case) -> Iterator[Finding]:
                 gain=f"up to {most / max(few, 1):.3g} times the bandwidth inside the host",
             )
     yield from _pci_in_topology(case)
+    yield from _networks_in_topology(case)
     # NCCL fills in what a file leaves out of processors that it finds; of others it warns itself
     yield from reported(
         "topology-malformed",
@@ -121,6 +122,45 @@ def _pci_in_topology(case: Case) -> Iterator[Finding]:
                 0.7,
                 expected_from="other devices of the file",
             )
+
+
+def _networks_in_topology(case: Case) -> Iterator[Finding]:
+    """Ports of one model of adapter that differ in speed; devices out of GPUDirect RDMA's reach beside others."""
+    alike: dict[tuple[str, str, str], list[Fact]] = defaultdict(list)
+    for fact in case.of("topo.net"):
+        if fact.parts[2]:
+            alike["net", fact.place.file, str(fact.parts[2])].append(fact)
+    for facts in alike.values():
+        usual = median(int(fact.parts[0] or 0) for fact in facts)
+        slow = [fact for fact in facts if int(fact.parts[0] or 0) < 0.75 * usual]
+        if slow and len(slow) < len(facts) / 2:
+            yield found(
+                "link-slow",
+                slow,
+                f"{int(slow[0].parts[0] or 0) / 1000:g} Gb/s",
+                f"{usual / 1000:g} Gb/s, as its peers",
+                0.7,
+                expected_from="other adapters of the file",
+            )
+    for fact in case.of("topo.gpu-gdr"):
+        alike["gpu", fact.place.file, ""].append(fact)
+    off = []
+    for (kind, *_), facts in alike.items():
+        at = 1 if kind == "net" else 0
+        without = [fact for fact in facts if str(fact.parts[at]) == "0"]
+        if any(str(fact.parts[at]) == "1" for fact in facts):
+            off += without
+    if off:
+        yield found(
+            "gdr-off",
+            off,
+            'gdr="0"',
+            'gdr="1", as its peers',
+            0.5,
+            severity=Severity.QUESTION,
+            expected_from="other devices of the file",
+            collect="NCCL's log with NCCL_DEBUG=INFO: GPU Direct RDMA Enabled or Disabled for each HCA",
+        )
 
 
 def channels(case: Case) -> Iterator[Finding]:

@@ -87,6 +87,13 @@ def states(case: Case) -> Iterator[Finding]:
             0.7 if odd else 0.4,
             severity=Severity.WARNING if odd else Severity.NOTE,
         )
+    told = {fact.subject for fact in trying}
+    retraining = [f for f in physical.values() if _plain(f) == "linkerrorrecovery" and f.subject not in told]
+    yield from reported("link-errors", retraining, "physical state {text}", "LinkUp", 0.7)
+    armed = [
+        fact for fact in state.values() if fact.text.lower().startswith("arm") and fact.subject not in ethernet
+    ]
+    yield from reported("no-subnet-manager", armed, "State: {text}", "Active", 0.7)
     waiting = [
         fact
         for fact in case.of("port.state")
@@ -360,6 +367,7 @@ def neighbours(case: Case) -> Iterator[Finding]:
         "up" + (": both ends with FEC rs at this speed" if bare else ""),
         0.85,
     )
+    yield from _sizes(case)
     described = [
         fact for fact in case.of("sonic.described") if fact.parts[:2] == ("down", "up") and _names_a_peer(fact)
     ]
@@ -373,6 +381,27 @@ def neighbours(case: Case) -> Iterator[Finding]:
     yield from reported("module-fault", case.of("sonic.module"), "{text}", "OK", 0.92)
     yield from reported("port-down", case.of("sonic.bundle-down"), "{0}: {1}", "up, its ports selected", 0.8)
     yield from reported("bgp-down", case.of("bgp.away"), "{0} {1}", "established: a number of routes", 0.9)
+
+
+def _sizes(case: Case) -> Iterator[Finding]:
+    """A few of a switch's ports whose frames are shorter than those of all others of their speed."""
+    by_speed: dict[object, list[Fact]] = defaultdict(list)
+    for fact in case.of("sonic.interface"):
+        if fact.parts[0] == "up" and str(fact.parts[3]).isdigit():
+            by_speed[fact.parts[2]].append(fact)
+    for facts in by_speed.values():
+        (usual, count), *_ = Counter(int(fact.parts[3] or 0) for fact in facts).most_common(1)
+        small = [fact for fact in facts if int(fact.parts[3] or 0) < usual]
+        if small and len(small) < count:
+            yield found(
+                "mtu-differs",
+                small,
+                f"MTU {small[0].parts[3]}",
+                f"{usual}, as the switch's other ports of this speed",
+                0.45,
+                severity=Severity.QUESTION,
+                collect="the MTU of the neighbour at that port",
+            )
 
 
 _CORRECTED = ("200G", "400G", "800G", "1600G")  # speeds of four levels, which no link runs without correction

@@ -112,6 +112,18 @@ def _port_drops(row: dict[str, Fact]) -> Iterator[Finding]:
             severity=None if pauses else Severity.QUESTION if many else Severity.NOTE,
             collect="show interfaces counters rif, show dropcounters, twice" if many and not pauses else "",
         )
+    lost, sent = row.get("sonic_tx_drp"), row.get("sonic_tx_ok")
+    if lost is not None and int(lost.parts[1] or 0) >= MANY_DROPS:
+        many = sent is not None and int(lost.parts[1] or 0) > PART_DROPPED * int(sent.parts[1] or 0)
+        yield found(
+            "discards",
+            [lost],
+            f"TX_DRP {lost.parts[1]}",
+            "0 on a lossless port",
+            0.5 if many else 0.4,
+            severity=Severity.QUESTION if many else Severity.NOTE,
+            collect="show queue counters: which queue drops, and whether it is a lossless one" if many else "",
+        )
     for name, least in (("sonic_fec_uncorr", 1_000), ("sonic_rx_err", MANY_DROPS)):
         bad = row.get(name)
         if bad is not None and int(bad.parts[1] or 0) >= least:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from fabrictwin import catalog
-from fabrictwin.base.arrays import F64, I32, I64, ranges, within_runs
+from fabrictwin.base.arrays import F64, I32, I64, distinct, ranges, within_runs
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
@@ -26,7 +26,7 @@ from fabrictwin.program.program import Connections, Seat
 def memory_and_cores(fabric: Fabric) -> tuple[F64, F64, F64]:
     """([nodes] bytes a picosecond of memory, [nodes] cores, [nodes] threads that serve sockets)."""
     memory, cores = np.full(fabric.nodes, np.inf), np.full(fabric.nodes, np.inf)
-    for cpu in np.unique(fabric.node_type[fabric.node_kind == NodeKind.CPU]):
+    for cpu in distinct(fabric.node_type[fabric.node_kind == NodeKind.CPU]):
         name = fabric.type_names[cpu]
         if not name:
             continue

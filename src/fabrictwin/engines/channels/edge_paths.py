@@ -129,7 +129,7 @@ class OpenConnections:
         sizes = [len(each.source) for each in ends]
         batches = [[i for i, each in enumerate(ends) if self._leaves(each)]]
         inside: list[list[int]] = []
-        for i in np.setdiff1d(np.arange(len(ends)), batches[0]).tolist():
+        for i in sorted({*range(len(ends))} - {*batches[0]}):
             if not inside or sum(sizes[k] for k in inside[-1]) >= _EDGES_AT_ONCE:
                 inside.append([])
             inside[-1].append(i)

@@ -84,9 +84,8 @@ def _entry(**options):
 
     def decorate(function):
         dispatcher = compiled(function)
-        cache = getattr(dispatcher, "_cache", None)
-        if cache is not None:  # otherwise the JIT is off
-            load_lazily(cache)
+        if hasattr(dispatcher, "_cache"):  # otherwise the JIT is off
+            load_lazily(dispatcher)
         return dispatcher
 
     return numba.njit(cache=True, nogil=True) if PLAIN else decorate

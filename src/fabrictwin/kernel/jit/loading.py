@@ -3,16 +3,30 @@
 numba's own way first makes ready all that it could compile with, a tenth of a second, compiles the functions that
 count references, and reads the bitcode of every kernel beside its machine code. Machine code has the counting of
 references in it; bitcode is read where a kernel that is compiled now links one that was loaded.
+
+It also imports each module that a kernel has code from, numba's own of arrays and text among them, because code
+that runs in Python looks names up there: machine code does not. It looks through all installed packages for
+extensions of numba, of which kernels know none, and imports numpy's masked arrays to tell that an array is none.
 """
 
 from __future__ import annotations
 
+import pickle
+import sys
+from contextlib import suppress
 from functools import cache as once
+from io import BytesIO
 
+import numpy as np
 from llvmlite import binding
+from numba import types
+from numba.core import environment
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompileResult
+from numba.core.errors import NumbaNotImplementedError
 from numba.core.runtime import _nrt_python
+from numba.extending import typeof_impl
+from numba.np.numpy_support import from_dtype, map_layout
 
 
 class _Loaded(JITCodeLibrary):
@@ -64,8 +78,51 @@ def _name_runtime():
         binding.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
 
 
-def load_lazily(cache):
-    """Have a dispatcher's cache load its functions so."""
+def _environment(module, constants, name):
+    """Return the environment of a function of that name, without importing its module."""
+    known = environment.lookup_environment(name)
+    if known is not None:
+        return known
+    found = sys.modules.get(module)
+    made = environment.Environment({"__name__": module} if found is None else found.__dict__)
+    made.consts[:] = constants
+    made.env_name = name
+    environment.Environment._memo[name] = made
+    return made
+
+
+class _Reader(pickle.Unpickler):
+    """Reads what a cache holds, environments without their modules."""
+
+    def find_class(self, module, name):
+        if (module, name) == (environment.__name__, "_rebuild_env"):
+            return _environment
+        return super().find_class(module, name)
+
+
+@once
+def _type_arrays():
+    """Have numba type an array by what it is, and not look first whether it is a masked one."""
+    types_of_others = typeof_impl.dispatch(np.ndarray)
+
+    @typeof_impl.register(np.ndarray)
+    def type_of(array, context):
+        if type(array) is np.ndarray:
+            with suppress(NumbaNotImplementedError):
+                dtype = from_dtype(array.dtype)
+                return types.Array(dtype, array.ndim, map_layout(array), readonly=not array.flags.writeable)
+        return types_of_others(array, context)
+
+
+def load_lazily(dispatcher):
+    """Have a dispatcher load its functions from its cache so."""
+    _type_arrays()
+    cache = dispatcher._cache
+    file = cache._cache_file
+
+    def load_data(name):
+        with open(file._data_path(name), "rb") as opened:
+            return _Reader(BytesIO(opened.read())).load()
 
     def rebuild(target, payload):
         result = CompileResult._rebuild(_LoadingContext(target), *payload)
@@ -76,5 +133,7 @@ def load_lazily(cache):
         with cache._guard_against_spurious_io_errors():
             return cache._load_overload(signature, target)
 
+    dispatcher._compilation_chain_init_hook = lambda: None
+    file._load_data = load_data
     cache._impl.rebuild = rebuild
     cache.load_overload = load_overload

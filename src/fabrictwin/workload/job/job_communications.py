@@ -246,13 +246,13 @@ class Groups(Generic[C]):
         if key not in self.made:
             made = []
             name = f"{NAMES[collective.group, collective.kind]}, stage {stage}"
-            for groups, classes in self._within(collective.group, stage, units, number):
+            for groups, classes in self.ranks_within(collective.group, stage, units, number):
                 communication = self.factory.collective(collective, groups, name)
                 made.append((self.target.communication(communication, [actors[a] for a in classes]), classes))
             self.made[key] = made
         return self.made[key]
 
-    def _within(self, group: str, stage: int, units: I64, number: int) -> list[tuple[I64, list[int]]]:
+    def ranks_within(self, group: str, stage: int, units: I64, number: int) -> list[tuple[I64, list[int]]]:
         """([groups, n] ranks of one class of units, the classes of positions that they touch), made once."""
         key = group, stage, number
         if key not in self._ranks:

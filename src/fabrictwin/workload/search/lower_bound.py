@@ -215,8 +215,8 @@ class LowerBounds:
         Passes are in the order of the schedule, but in zero-bubble, whose backwards have two parts.
         """
         loads, layers = _layers(job.loads, job.layer_counts, job.layout.pp, _MANY)
-        kinds: tuple[float | str, ...] = (*loads, "first", "last")
-        passes = [self._closer_passes(job, closed, which) for which in kinds]
+        kinds: list[float | str] = [*loads, "first", "last"]
+        passes = self._closer_passes(job, closed, kinds)
         took = _summed(layers, passes)
         if closed.context.split:
             return _bound_ps(job, *took, self._exchanges.of(job), closed.optimizers_ps)
@@ -250,30 +250,38 @@ class LowerBounds:
         exchanges, stages = self._exchanges.of(job), closed.last_stages
         first = np.zeros((job.layout.pp, job.chunks))
         if exchanges.gathered.any():
-            begin, _ = closed.play(passes, min(job.micro_batches, job.layout.pp), first)
-            opens = np.cumsum(exchanges.gathered, axis=1).max(axis=0).T
-            first = np.maximum(opens - begin[0, :, :, 0] - passes.took[0], 0.0)
-        begin, end, shift = closed.played(passes, first)
-        done = {s: float(end[:, s].max()) + exchanges.between[s] for s in stages}
+            opens = closed.play(passes, min(job.micro_batches, job.layout.pp), first).opens
+            gathered = np.cumsum(exchanges.gathered, axis=1).max(axis=0).T
+            first = np.maximum(gathered - opens - passes.took[0], 0.0)
+        played = closed.played(passes, first)
+        done = {s: float(played.over[s]) + exchanges.between[s] for s in stages}
         for s in stages if exchanges.reduced.any() else []:
-            final = begin[int(closed.context.final), s, :, -1]
+            final = played.begin[int(closed.context.final), s]
             ready = [final[chunk] + min(passes.marks.get((s, chunk), (0.0,))) for chunk in range(job.chunks)]
             done[s] = max(done[s], *_reduced_ps(exchanges.reduced[:, :, s], ready))
         behind = closed.optimizers_ps + exchanges.behind
-        return shift + max(float(done[s] + behind[s]) for s in stages)
+        return played.shift + max(float(done[s] + behind[s]) for s in stages)
 
-    def _closer_passes(self, job: Job, closed: ClosedForm, which: float | str) -> _Passes:
-        """Passes of a layer by its load, or of an end."""
-        key = (*closed.layout_key, *closed.places, which)
-        if key not in self._by_load:
-            segments = closed.segments
-            if isinstance(which, float):
-                pair = segments.scripts(which)
-            else:
-                end = segments.first if which == "first" else segments.last
-                pair = end.forward, end.backward
+    def _closer_passes(self, job: Job, closed: ClosedForm, kinds: Sequence[float | str]) -> list[_Passes]:
+        """Passes of layers by their loads, and of ends."""
+        keys = [(*closed.layout_key, *closed.places, which) for which in kinds]
+        new = {
+            key: _scripts(closed.segments, which)
+            for key, which in zip(keys, kinds, strict=True)
+            if key not in self._by_load
+        }
+        closed.prepare(script for pair in new.values() for script in pair)
+        for key, pair in new.items():
             self._by_load[key] = _passes(job, pair, closed.least_ps)
-        return self._by_load[key]
+        return [self._by_load[key] for key in keys]
+
+
+def _scripts(segments: CachedSegments, which: float | str) -> tuple[Script, Script]:
+    """(forward, backward) of a layer by its load, or of an end."""
+    if isinstance(which, float):
+        return segments.scripts(which)
+    end = segments.first if which == "first" else segments.last
+    return end.forward, end.backward
 
 
 def _reduced_ps(reduced: F64, ready: Sequence[float]) -> F64:

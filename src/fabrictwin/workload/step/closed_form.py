@@ -13,12 +13,12 @@ Left out: slow GPUs and changed links (everything is as built), and folding: all
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import field, replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from fabrictwin.base.arrays import F64, I64
 from fabrictwin.base.records import record
@@ -26,13 +26,13 @@ from fabrictwin.program.program import NONE
 from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.job.job_communications import Groups
 from fabrictwin.workload.job.rank_layout import Cells
-from fabrictwin.workload.layers.pass_script import Collective
+from fabrictwin.workload.layers.pass_script import Collective, Script
 from fabrictwin.workload.layers.stage_segments import Segment
 from fabrictwin.workload.step.closed_form_cache import CachedJob, CachedSegments
 from fabrictwin.workload.step.communication_times import CommunicationTimes, TimedFactory
 from fabrictwin.workload.step.optimizer_step import OptimizerStep
 from fabrictwin.workload.step.pass_lowering import PassLowering
-from fabrictwin.workload.step.pipeline_schedule import Pass, Task, columns_of
+from fabrictwin.workload.step.pipeline_schedule import Pass, Task, rules_of
 from fabrictwin.workload.step.step_clock import StepClock
 from fabrictwin.workload.step.step_context import Stage, StepContext, distinct_gates
 from fabrictwin.workload.step.timed_pass import PassTime, TimedPass
@@ -64,6 +64,17 @@ class Estimate:
 
 
 @record
+class Played:
+    """When passes run in the order of the schedule, in ps."""
+
+    opens: F64  # [stages, chunks] the first micro-batch's forwards begin
+    begin: F64  # [3, stages, chunks] the last micro-batch's passes begin
+    end: F64  # [3, stages, chunks] they end
+    over: F64  # [stages] all passes have ended
+    shift: float = 0.0  # by which micro-batches that were not played put off all of these but the first
+
+
+@record
 class PassTimes:
     """Times of passes in ps, [3, stages, chunks] each."""
 
@@ -71,6 +82,7 @@ class PassTimes:
     computed: F64  # of that compute
     extra: F64  # by which the last micro-batch's takes longer
     marks: dict[tuple[int, int], tuple[float, ...]]  # by stage and chunk, from the start of the last pass
+    played: dict[tuple[object, ...], Played] = field(default_factory=dict)  # of them, by what else it depends on
 
 
 class _Messages(NamedTuple):
@@ -90,11 +102,9 @@ class _ChunkKind(NamedTuple):
 
 
 @cache
-def _orders(schedule: Any, stages: int, chunks: int, micro_batches: int) -> tuple[npt.NDArray[np.int32], ...]:
-    """(kind, micro-batch, chunk), each [stages, tasks]."""
-    tasks = np.stack([columns_of(schedule, s, stages, chunks, micro_batches) for s in range(stages)], axis=1)
-    kind, micro_batch, chunk = tasks
-    return kind, micro_batch, chunk
+def _rules(schedule: Any, stages: int, chunks: int, micro_batches: int) -> I64:
+    """[2, stages] the order of each stage's passes (`pipeline_schedule.rules_of`)."""
+    return np.array([rules_of(schedule, s, stages, chunks, micro_batches) for s in range(stages)]).T.copy()
 
 
 class ClosedForm:
@@ -108,7 +118,8 @@ class ClosedForm:
         self.clock = StepClock()
         units = np.arange(job.layout.units)
         cells = Cells((units,), (np.arange(job.layout.positions),))
-        self.groups: Groups[float] = Groups(self.job, cells, self.clock, TimedFactory(self.job, times))
+        self.factory = TimedFactory(self.job, times)
+        self.groups: Groups[float] = Groups(self.job, cells, self.clock, self.factory)
         self.segments = CachedSegments(self.job)
         self.stages = [Stage(s, units, 0, [0], [1.0]) for s in range(self.layout.pp)]
         self.context = StepContext(self.job, self.groups, self.segments, stages=[self.stages])
@@ -218,51 +229,67 @@ class ClosedForm:
     # --- the schedule
 
     @cached_property
+    def _pairs(self) -> dict[int, tuple[I64, I64]]:
+        """[pairs, 2] ranks of a stage and who its messages forward go to, and back, by stage.
+
+        Where each has hosts of its own, a middle one's go as the second's.
+        """
+        grid, pp = self.layout.grid, self.layout.pp
+        if pp == 1:
+            return {}
+        stages = sorted({0, 1, pp - 1}) if set(self.offsets) == {0} else range(pp)
+        ranks = [grid[s].reshape(-1) for s in range(pp)]
+
+        def pairs(s: int, to: int) -> I64:
+            return np.stack([ranks[s], ranks[to % pp]], axis=1)
+
+        return {s: (pairs(s, s + 1), pairs(s, s - 1)) for s in stages}
+
+    @cached_property
     def _messages(self) -> _Messages:
         pp, size = self.layout.pp, self.context.message_bytes
         sends, slices = np.zeros((pp, 2)), np.zeros(pp)
-        own = set(self.offsets) == {0}  # each stage has hosts of its own
         for stage in self.stages if pp > 1 else []:
             s = stage.number
-            if own and 1 < s < pp - 1:
+            if s not in self._pairs:
                 sends[s], slices[s] = sends[1], slices[1]
                 continue
-            for way, to in enumerate(((s + 1) % pp, (s - 1) % pp)):
-                pairs = np.stack([self.layout.grid[s].reshape(-1), self.layout.grid[to].reshape(-1)], axis=1)
-                sends[s, way] = self.groups.factory.send(pairs, size, "send")
+            sends[s] = [self.groups.factory.send(pairs, size, "send") for pairs in self._pairs[s]]
             if self.context.sends_slices:
                 whole = Collective("slices", "all_gather", size * self.layout.tp)
                 made = self.groups.within(whole, s, stage.units, 0, stage.actors)
                 slices[s] = self.clock.durations[made[0][0]]
         return _Messages(sends, slices)
 
-    def play(self, passes: PassTimes, m: int, first: F64) -> tuple[F64, F64]:
-        """Times in ps at which passes of `m` micro-batches begin and end; the first forwards take `first` more.
+    def play(self, passes: PassTimes, m: int, first: F64, more: int = 0) -> Played:
+        """Times of passes of `m` micro-batches, whose first forwards take `first` [stages, chunks] ps more.
 
-        `first` is [stages, chunks], the times [3, stages, chunks, m].
+        The shift is that by `more` micro-batches.
         """
-        from fabrictwin.kernel.schedule.pipeline_times import play
+        from fabrictwin.kernel.schedule.pipeline_times import NEVER, play
 
-        pp, chunks = self.layout.pp, self.job.chunks
-        orders = _orders(self.training.parallel.schedule, pp, chunks, m)
-        begin, end = np.zeros((3, pp, chunks, m)), np.zeros((3, pp, chunks, m))
-        done = cast(Any, play)(
-            *orders, passes.took, *self._messages, self.context.blocking, first, passes.extra, begin, end
-        )
-        assert done, "a schedule waits for itself"
-        return begin, end
+        key = m, more, first.tobytes()
+        if key not in passes.played:
+            pp, chunks = self.layout.pp, self.job.chunks
+            rules = _rules(self.training.parallel.schedule, pp, chunks, m + more)
+            found = Played(
+                np.zeros((pp, chunks)), np.zeros((3, pp, chunks)), np.zeros((3, pp, chunks)), np.zeros(pp)
+            )
+            times = passes.took, *self._messages, self.context.blocking, first, passes.extra
+            late = cast(Any, play)(*rules, *times, m, more, found.opens, found.begin, found.end, found.over)
+            assert late != NEVER, "a schedule waits for itself"
+            passes.played[key] = replace(found, shift=float(late - found.over.max()))
+        return passes.played[key]
 
-    def played(self, passes: PassTimes, first: F64) -> tuple[F64, F64, float]:
-        """Times at which passes begin and end; of many micro-batches the first, and the shift of the last."""
+    def played(self, passes: PassTimes, first: F64) -> Played:
+        """Times of all passes: of many micro-batches some are played, and what they put off the last by."""
         pp, m = self.layout.pp, self.micro_batches
         played = max(_LEAST_PLAYED, _GROUPS_PLAYED * pp) // pp * pp
         played = min(m, max(played, pp))
-        begin, end = self.play(passes, played, first)
-        shift = 0.0
-        if m > played:
-            _, later = self.play(passes, played + pp, first)
-            shift = float((later.max() - end.max()) * (m - played) / pp)
-        return begin, end, shift
+        if m == played:
+            return self.play(passes, m, first)
+        found = self.play(passes, played, first, pp)
+        return replace(found, shift=found.shift * (m - played) / pp)
 
     # --- bounds
 
@@ -271,10 +298,26 @@ class ClosedForm:
         """Places in a host where stages begin, each once."""
         return tuple(sorted(set(self.offsets)))
 
+    @property
+    def _placed(self) -> list[Stage]:
+        """The first stage at each of these places."""
+        return [self.stages[self.offsets.index(place)] for place in self.places]
+
+    def prepare(self, scripts: Iterable[Script]) -> None:
+        """Time together what these communicate at each place, and messages between stages."""
+        collectives = dict.fromkeys(each for script in scripts for each in script.collectives())
+        within = [
+            (each, ranks)
+            for each in collectives
+            for stage in self._placed
+            for ranks, _ in self.groups.ranks_within(each.group, stage.number, stage.units, stage.cell)
+        ]
+        size = self.context.message_bytes
+        self.factory.prepare(within, [(pairs, size) for both in self._pairs.values() for pairs in both])
+
     def least_ps(self, collective: Collective) -> float:
         """The time in ps that a pass's communication takes by itself, in the stage where it takes least."""
-        stages = [self.stages[self.offsets.index(place)] for place in self.places]
-        made = [self.groups.within(collective, s.number, s.units, s.cell, s.actors) for s in stages]
+        made = [self.groups.within(collective, s.number, s.units, s.cell, s.actors) for s in self._placed]
         return min(self.clock.durations[one[0][0]] if one else 0.0 for one in made)
 
     @cached_property
@@ -300,16 +343,16 @@ class ClosedForm:
         if self.training.overlap.parameters:
             self._gather_parameters(optimizer)
         passes, first = self.passes, self._first_forwards()
-        begin, end, shift = self.played(passes, first)
-        last = int(end[:, :, :, -1].max(axis=(0, 2)).argmax())
-        self._end_passes(begin[..., -1] + shift, end[..., -1] + shift)
+        played = self.played(passes, first)
+        last, shift = int(played.end.max(axis=(0, 2)).argmax()), played.shift
+        self._end_passes(played.begin + shift, played.end + shift)
         optimizer.lower()
         step = max(self.clock.ends)
         each = m * passes.took.sum(axis=(0, 2)) + passes.extra.sum(axis=(0, 2)) + first.sum(axis=1)
         own = each[last]
         compute = m * passes.computed[:, last].sum()
         total = round(step)
-        spent, exchanged, waited = round(compute), round(own - compute), round(end.max() + shift - own)
+        spent, exchanged, waited = round(compute), round(own - compute), round(played.over.max() + shift - own)
         end_of_step = total - spent - exchanged - waited
         return Estimate(total, spent, exchanged, waited, end_of_step, round(each.max()) + end_of_step)
 
@@ -328,19 +371,19 @@ class ClosedForm:
         first = np.zeros((pp, chunks))
         if not self.context.gates:
             return first
-        begin, _ = self.play(self.passes, min(self.micro_batches, pp), first)
+        opens = self.play(self.passes, min(self.micro_batches, pp), first).opens
         for stage in self.stages:
             s = stage.number
             for chunk in range(chunks):
-                usual, start = self.passes.took[0, s, chunk], begin[0, s, chunk, 0]
+                usual, start = self.passes.took[0, s, chunk], opens[s, chunk]
                 gates = self.context.gates[s, chunk]
-                opens = [
+                gates_open = [
                     max((self.clock.ends[int(i)] for i in gate if i != NONE), default=0.0) - start
                     for gate in distinct_gates(gates)
                 ]
-                if max(opens) > 0:
+                if max(gates_open) > 0:
                     segments = self.segments.of(s, chunk)
-                    gated = self._timed(stage, Pass.FORWARD, segments, gates=gates, opens=opens)
+                    gated = self._timed(stage, Pass.FORWARD, segments, gates=gates, opens=gates_open)
                     first[s, chunk] = max(usual, gated.took) - usual
         return first
 

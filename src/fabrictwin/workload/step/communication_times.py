@@ -6,13 +6,14 @@ of two, and taken to be the same for groups that lie alike on their hosts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 
 import numpy as np
 import numpy.typing as npt
 
 from fabrictwin.base.arrays import I64
+from fabrictwin.base.records import record
 from fabrictwin.engines.analytic.closed_forms import ClosedForms
 from fabrictwin.fabric.fabric import Fabric
 from fabrictwin.program.program import Communication
@@ -25,6 +26,34 @@ from fabrictwin.workload.step.timed_pass import PassTime
 
 Make = Callable[[I64, int], tuple[Communication, ...]]
 Place = tuple[I64, tuple[object, ...]]  # groups that stand for others, a key of how they lie on hosts
+
+
+@record
+class Asked:
+    """A communication whose time is asked for."""
+
+    category: str
+    what: tuple[object, ...]  # the same for all sizes
+    groups: I64
+    at: Place
+    size_bytes: int
+    step: int  # bytes that sizes are multiples of
+    make: Make
+
+    @property
+    def units(self) -> float:
+        return max(self.size_bytes / self.step, 1.0)
+
+    @property
+    def low(self) -> int:
+        """The power of two that is the units or next below."""
+        return 1 << (int(self.units).bit_length() - 1)
+
+    @property
+    def keys(self) -> dict[tuple[object, ...], int]:
+        """The sizes in bytes that its time lies between, by what each is known by."""
+        ends = (self.low,) if self.units == self.low else (self.low, 2 * self.low)
+        return {(*self.what, *self.at[1], end * self.step): end * self.step for end in ends}
 
 
 class CommunicationTimes:
@@ -80,44 +109,36 @@ class CommunicationTimes:
             self._placed[key] = some, self.placement_key(some)
         return self._placed[key]
 
-    def of(
-        self,
-        category: str,
-        what: tuple[object, ...],
-        groups: I64,
-        size_bytes: int,
-        step: int,
-        make: Make,
-        at: Place,
-    ) -> float:
-        """The ps that one takes: between the powers of two times `step` bytes around the size, linearly.
-
-        `at` is the place of the groups.
-        """
+    def of(self, asked: Asked) -> float:
+        """The ps that one takes: between the powers of two times its step around the size, linearly."""
+        share = 1.0
         if self._scale:
-            hosts = self._host[groups]
+            hosts = self._host[asked.groups]
             where = "inside" if (hosts == hosts[:, :1]).all() else "between"
-            share = self._scale.get(category, 1.0) * self._scale.get(where, 1.0)
-            return share * self._of(what, at, size_bytes, step, make) if share else 0.0
-        return self._of(what, at, size_bytes, step, make)
+            share = self._scale.get(asked.category, 1.0) * self._scale.get(where, 1.0)
+        if not share:
+            return 0.0
+        keys, units, low = asked.keys, asked.units, asked.low
+        if any(key not in self._known for key in keys):
+            self.prepare([asked])
+        ends = [self._known[key] for key in keys]
+        return share * (ends[0] + (ends[-1] - ends[0]) * (units - low) / low)
 
-    def _of(self, what: tuple[object, ...], at: Place, size_bytes: int, step: int, make: Make) -> float:
-        groups, key_of_place = at
-        units = max(size_bytes / step, 1.0)
-        low = 1 << (int(units).bit_length() - 1)
-        counts = (low,) if units == low else (low, 2 * low)
-        keys = {count * step: (*what, *key_of_place, count * step) for count in counts}
-        missing = {size: key for size, key in keys.items() if key not in self._known}
-        if missing:
-            # bound to the fabric together: looking up ways costs more than the bytes
-            found = [make(groups, size) for size in missing]
-            taken = self._forms.durations([c for made in found for c in made], self._rank_node)
-            first = 0
-            for key, made in zip(missing.values(), found, strict=True):
-                self._known[key] = float(taken[first : first + len(made)].sum())
-                first += len(made)
-        ends = [self._known[key] for key in keys.values()]
-        return ends[0] + (ends[-1] - ends[0]) * (units - low) / low
+    def prepare(self, asked: Iterable[Asked]) -> None:
+        """Find what is not known of these, bound to the fabric together: that costs less than one by one."""
+        missing: dict[tuple[object, ...], tuple[Asked, int]] = {}
+        for one in asked:
+            for key, size in one.keys.items():
+                if key not in self._known:
+                    missing.setdefault(key, (one, size))  # groups that lie alike are as those asked for first
+        if not missing:
+            return
+        found = [one.make(one.at[0], size) for one, size in missing.values()]
+        taken = self._forms.durations([c for made in found for c in made], self._rank_node)
+        first = 0
+        for key, made in zip(missing, found, strict=True):
+            self._known[key] = float(taken[first : first + len(made)].sum())
+            first += len(made)
 
 
 class TimedFactory:
@@ -137,8 +158,16 @@ class TimedFactory:
             self._places[key] = groups, self.times.place(groups, trees=trees)
         return self._places[key][1]
 
+    def prepare(self, collectives: Iterable[tuple[Collective, I64]], messages: Iterable[tuple[I64, int]]) -> None:
+        """Find together the times of collectives on groups, and of messages of so many bytes between pairs."""
+        asked = [self._collective(*one) for one in collectives]
+        self.times.prepare([*asked, *(self._send(*one) for one in messages)])
+
     def collective(self, collective: Collective, groups: I64, name: str) -> float:
         """A collective of a pass."""
+        return self.times.of(self._collective(collective, groups))
+
+    def _collective(self, collective: Collective, groups: I64) -> Asked:
         size, n = collective.size_bytes, groups.shape[1]
         if collective.kind != "all_to_all":
             element = 2 if size % 2 == 0 else 1
@@ -147,31 +176,31 @@ class TimedFactory:
         def make(some: I64, size: int) -> tuple[Communication, ...]:
             return (self._made.exchange(some, size // n, "exchange"),)
 
-        return self.times.of("ep", ("all_to_all",), groups, size, 2 * n, make, self._place(groups))
+        return Asked("ep", ("all_to_all",), groups, self._place(groups), size, 2 * n, make)
 
     def ring(self, kind: Kind, groups: I64, size_bytes: int, name: str, element_bytes: int = 2) -> float:
         """A collective of gradients or parameters, once a step."""
-        return self._ring("dp", kind, groups, size_bytes, element_bytes)
+        return self.times.of(self._ring("dp", kind, groups, size_bytes, element_bytes))
 
-    def _ring(self, category: str, kind: Kind, groups: I64, size_bytes: int, element_bytes: int) -> float:
+    def _ring(self, category: str, kind: Kind, groups: I64, size_bytes: int, element_bytes: int) -> Asked:
         def make(some: I64, size: int) -> tuple[Communication, ...]:
             return (self._made.ring(kind, some, size, "", element_bytes),)
 
         if kind == "reduce_scatter" and self.times.library is None:
             kind = "all_gather"  # backwards: the same bytes over the same edges in as many steps
         what = (kind, element_bytes)
-        step = element_bytes * groups.shape[1]
-        return self.times.of(
-            category, what, groups, size_bytes, step, make, self._place(groups, trees=kind == "all_reduce")
-        )
+        at = self._place(groups, trees=kind == "all_reduce")
+        return Asked(category, what, groups, at, size_bytes, element_bytes * groups.shape[1], make)
 
     def send(self, pairs: I64, size_bytes: int, name: str) -> float:
         """Messages between stages."""
+        return self.times.of(self._send(pairs, size_bytes))
 
+    def _send(self, pairs: I64, size_bytes: int) -> Asked:
         def make(some: I64, size: int) -> tuple[Communication, ...]:
-            return (self._made.send(some, size, name),)
+            return (self._made.send(some, size, "send"),)
 
-        return self.times.of("pp", ("send",), pairs, size_bytes, 1, make, self.times.place(pairs, trees=False))
+        return Asked("pp", ("send",), pairs, self._place(pairs), size_bytes, 1, make)
 
     def gradients(self, groups: I64, size_bytes: int, name: str) -> tuple[float, ...]:
         """A gradient all-reduce, its phases together."""
@@ -182,4 +211,4 @@ class TimedFactory:
 
         what = ("gradients", chosen.algorithm, chosen.channels, element)
         at = self.times.place(groups, trees=True)
-        return (self.times.of("dp", what, groups, size_bytes, element * groups.shape[1], make, at),)
+        return (self.times.of(Asked("dp", what, groups, at, size_bytes, element * groups.shape[1], make)),)

@@ -96,11 +96,13 @@ def _tasks(columns: I32) -> list[Task]:
     return [Task(passes[kind], micro_batch, chunk) for kind, micro_batch, chunk in columns.T.tolist()]
 
 
-def columns_of(schedule: Schedule, stage: int, stages: int, chunks: int, micro_batches: int) -> I32:
-    """[3, tasks] kind, micro-batch and chunk of a stage's tasks in order."""
-    if chunks > 1 or schedule == "1f1b":
-        return _in_turn(_ahead(stage, stages, chunks), stages, chunks, micro_batches)
-    return np.array(order_of(schedule, stage, stages, chunks, micro_batches), np.int32).T
+def rules_of(schedule: Schedule, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[int, int]:
+    """(most forwards, less one, that have had no backward yet; backwards without weights' gradients, -1 for all).
+
+    The order as `kernel.schedule.pipeline_times` takes it.
+    """
+    ahead = micro_batches if schedule == "gpipe" and chunks == 1 else _ahead(stage, stages, chunks)
+    return ahead, stage if schedule == "zero-bubble" and chunks == 1 else -1
 
 
 def order_of(schedule: Schedule, stage: int, stages: int, chunks: int, micro_batches: int) -> list[Task]:

@@ -24,6 +24,9 @@ OPENS_SYSFS = (
     r"^\S*/sys/class/(?:infiniband|net)/\S+|"
     r"^(?:\./)?(?:infiniband/)?(?:mlx|ib|roce|rdmap|hfi|irdma|bnxt)[\w.]*/ports/\d+/"
 )
+HOT_ASIC = (
+    100  # degrees, where switches warn of their chip (NVIDIA, thermal threshold definitions of SB7xx0 to SN5000)
+)
 
 
 class Ibstat(LineReader):
@@ -178,6 +181,7 @@ class SwitchInfo(LineReader):
     """Reads ibswinfo's output: what a switch says of itself, its supplies, fans and temperatures."""
 
     _NUMBERS = re.compile(r"power \(W\)|temperature|temp \(C\)|\(rpm\)|^ports$")
+    _ASIC = re.compile(r"(?:temperature|max temp) \(C\)$")
 
     _part = _name = ""
 
@@ -185,6 +189,7 @@ class SwitchInfo(LineReader):
         """Take a line; False where it is none of the tool's."""
         bare = text.strip()
         if not bare or set(bare) <= set("=-"):
+            self._part = ""
             return True
         name, bar, value = (part.strip() for part in bare.partition("|"))
         if not bar and re.match(r"psu\d|fan|temp|uptime", bare):  # as `-o status` and `-o vitals` have it
@@ -201,10 +206,10 @@ class SwitchInfo(LineReader):
         if name in ("serial number", "GUID"):
             self._name = self._name or value
         elif self._NUMBERS.search(name):
-            if not re.fullmatch(r"-?[\d.]+", value):
+            if not re.fullmatch(r"-?\d+(?:\.\d*)?", value):
                 self.sink.add("switch.unreadable", f"{name}: {value[:60]}", about)
-            elif "temp" in name and name.startswith("max") and float(value.rstrip(".") or 0) > 85:
-                self.sink.add("switch.hot", value, about)
+            elif (self._ASIC.match(name) and float(value) >= HOT_ASIC) or ("(rpm)" in name and float(value) == 0):
+                self.sink.add("switch.status", (name, value), about)
             self.sink.add("switch.read", True, Subject(device=self._name or "switch"))
         elif name.endswith("status") or name == "DC power":
             self.sink.add("switch.read", True, Subject(device=self._name or "switch"))

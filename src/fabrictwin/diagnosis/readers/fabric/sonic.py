@@ -168,6 +168,7 @@ class Sonic(LineReader):
             "RX_DRP",
             "RX_DROPS",
             "RX_OVR",
+            "TX_OK",
             "TX_ERR",
             "TX_DRP",
             "TX_OVR",

@@ -79,8 +79,7 @@ class KernelLog(LineReader):
             (
                 "version",
                 re.compile(
-                    r"(?i)(fabric manager.*version.*(?:mismatch|do(?:es)?(?: not|n't) match|incompatible).*|"
-                    r"API mismatch: .*)"
+                    r"(?i)(fabric manager.*version.*(?:mismatch|do(?:es)?(?: not|n't) match|incompatible).*)"
                 ),
                 self._mismatch,
             ),

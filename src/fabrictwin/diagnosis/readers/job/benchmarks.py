@@ -18,7 +18,8 @@ _RANK = re.compile(
 )
 _ROW = re.compile(r"\s*(\d+)\s+(\d+)\s+([a-z]\w*)\s+(.*)")
 ROW_BEGINS = re.compile(
-    r"^\s*\d+\s+\d+\s+(?:float|double|half|bfloat16|u?int\d+|fp8_\w+|f8\w+)\b[^:]*?(?=\s*[\w.-]*:\d+:\d+ \[|$)"
+    r"^\s*\d+\s+\d+\s+(?:float|double|half|bfloat16|u?int\d+|fp8_\w+|f8\w+)\b[^:]*?"
+    r"(?=\s*[A-Za-z][\w.-]*:\d+:\d+ \[|\s+\d[\w.-]*:\d+:\d+ \[|$)"
 )
 _MIB_TO_GBPS = 8 * 2**20 / 1e9
 OPENS_NCCL_TESTS = (

@@ -6,6 +6,7 @@ import re
 
 from fabrictwin.diagnosis.evidence import Subject
 from fabrictwin.diagnosis.readers.line_reader import LineReader
+from fabrictwin.diagnosis.readers.log_levels import level_of
 
 OPENS = (
     r"Watchdog caught collective operation timeout|last enqueued (?:NCCL )?work|ncclInternalError|ncclSystemError|"
@@ -16,6 +17,7 @@ OPENS = (
     r"misc/\w+\.c[cu]:\d+ WARN |"
     r"[Tt]oo many open files|No module named '|Avg bus bandwidth is [\d.]+|"
     r"CUDA (?:out of memory|error)|error\.?\s*802|system not yet initialized|NCCL Test (?:Succeeded|Failed)|"
+    r"\w+ [Tt]est:? (?:[Pp]assed|[Ss]ucceeded)\b|[Hh]ealth checks? passed\b|"
     r"healthcheck|DistStoreError|DistNetworkError|^\s*Last error:\s*$|provider \w+ output empty list|"
     r"NET/OFI .*(?:provider|failure)|\[c10d(?: - \w+)?\]|vLLM API server version|"
     r"Initializing an? (?:V\d )?LLM engine|torch/distributed/(?:run|elastic)|"
@@ -76,6 +78,8 @@ class Launchers(LineReader):
         for kind, pattern in _LINES:
             found = pattern.search(text)
             if found is not None:
+                if kind in _FAILURES and level_of(text) is not None:
+                    return False  # the program calls it a warning, or information
                 add(kind, found[1] if found.groups() else found[0], _about(text))
                 return True
         return False
@@ -86,11 +90,23 @@ def _about(text: str) -> Subject:
     return Subject(rank=int(rank[1]) if rank else -1)
 
 
+_FAILURES = frozenset(
+    (
+        "job.files",
+        "job.memory",
+        "job.bus-error",
+        "job.killed",
+        "job.ecc",
+        "job.nvlink",
+        "job.rendezvous",
+        "check.failed",
+    )
+)
 _LINES = (
     ("check.average", re.compile(r"Avg bus bandwidth is ([\d.]+)")),
     ("check.no-module", re.compile(r"No module named '([\w.]+)'")),
     ("check.failed", re.compile(r"(NCCL Test Failed.*|health ?check failed.*)", re.IGNORECASE)),
-    ("check.passed", re.compile(r"(\w+ Test Succeeded)")),
+    ("check.passed", re.compile(r"(\w+ [Tt]est:? (?:[Ss]ucceeded|[Pp]assed)|[Hh]ealth checks? passed.*)")),
     ("job.nccl-version", re.compile(r"vLLM is using nccl==([\d.]+)")),
     ("job.custom-allreduce", re.compile(r"(Custom allreduce is disabled.*)")),
     # one address of several that was tried and will be tried again is no failure

@@ -54,6 +54,12 @@ class TopologyXml(LineReader):
                 self._above.append((name, attributes))
         return bool(tags) or not text.strip() or bool(self._above)
 
+    def _model(self, port: str) -> str:
+        """Return the PCI device above, its board, and the port of it; empty where not all are known."""
+        above = next((a for name, a in reversed(self._above) if name == "pci"), {})
+        board = [above.get(key, "") for key in ("vendor", "device", "subsystem_device")]
+        return ":".join([*board, port]) if all(board) else ""
+
     def _bus(self) -> str:
         return next((a.get("busid", "") for name, a in reversed(self._above) if name == "pci"), "")
 
@@ -71,8 +77,7 @@ class TopologyXml(LineReader):
                 (int(got["dev"]) if got.get("dev", "").isdigit() else -1, got.get("sm", "")),
                 Subject(device=bus),
             )
-            if got.get("gdr") == "0":
-                add("topo.gpu-gdr-off", True, Subject(device=bus))
+            add("topo.gpu-gdr", got.get("gdr", ""), Subject(device=bus))
         elif name == "nvlink":
             count = got.get("count", "0")
             add(
@@ -84,7 +89,7 @@ class TopologyXml(LineReader):
             speed = got.get("speed", "0")
             add(
                 "topo.net",
-                (int(speed) if speed.isdigit() else 0, got.get("gdr", ""), got.get("port", "")),
+                (int(speed) if speed.isdigit() else 0, got.get("gdr", ""), self._model(got.get("port", ""))),
                 Subject(device=got.get("name", "")),
             )
 
