@@ -49,6 +49,7 @@ from fabrictwin.program.program import HUBS, NONE, Channels, Pattern
 RINGS = (Pattern.RING_ALL_REDUCE, Pattern.RING_ALL_GATHER, Pattern.RING_REDUCE_SCATTER)
 TREES = (Pattern.TREE_ALL_REDUCE, Pattern.TREE_REDUCE, Pattern.TREE_BROADCAST)
 PATS = (Pattern.PAT_ALL_GATHER, Pattern.PAT_REDUCE_SCATTER)
+_AROUND = (*RINGS, Pattern.CHAIN_BROADCAST)
 UPWARDS = (Pattern.TREE_ALL_REDUCE, Pattern.TREE_REDUCE)
 DOWNWARDS = (Pattern.TREE_ALL_REDUCE, Pattern.TREE_BROADCAST)
 
@@ -293,16 +294,11 @@ def rounds(channels: Channels) -> I64:
     """[C] steps of a ring or PAT, edges of a chain; 1 where everything is sent at once, or in a tree."""
     n = np.diff(channels.rank_start).astype(np.int64)
     pattern = channels.pattern
-    found = np.select(
-        [
-            (pattern == Pattern.RING_ALL_REDUCE),
-            (pattern == Pattern.RING_ALL_GATHER) | (pattern == Pattern.RING_REDUCE_SCATTER),
-            (pattern == Pattern.CHAIN_BROADCAST),
-            among(pattern, PATS),
-        ],
-        [2 * (n - 1), n - 1, n - 1, np.ceil(np.log2(np.maximum(n, 1))).astype(np.int64)],
-        default=1,
-    )
+    around = np.where(among(pattern, _AROUND), n - 1, 1)
+    found: I64 = np.where(pattern == Pattern.RING_ALL_REDUCE, 2 * around, around)
+    pat = among(pattern, PATS)
+    if pat.any():
+        found[pat] = np.ceil(np.log2(np.maximum(n[pat], 1))).astype(np.int64)
     found[n == 1] = 0
     return found
 

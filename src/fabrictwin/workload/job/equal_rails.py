@@ -71,7 +71,7 @@ class EqualRails:
         host = self.fabric.node_host[self.library.rank_node[groups]]
         distinct, which = _numbered(rows)
         parts = self._apart(distinct)
-        members = [np.flatnonzero(np.isin(which, part)) for part in parts]
+        members = [np.flatnonzero(np.isin(which, part)) for part in parts] if len(parts) > 1 else [every]
         first = members[0]
         for mine in members[1:]:
             if len(mine) != len(first) or (host[mine] != host[first]).any():

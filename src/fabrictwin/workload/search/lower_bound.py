@@ -219,7 +219,7 @@ class LowerBounds:
         passes = self._closer_passes(job, closed, kinds)
         took = _summed(layers, passes)
         if closed.context.split:
-            return _bound_ps(job, *took, self._exchanges.of(job), closed.optimizers_ps)
+            return _bound_ps(job, *took, self._exchanges.of(job), self._optimizers_ps(job, closed))
         return self._scheduled(job, closed, self._pass_times(job, closed, took, _computed(layers, passes)))
 
     def played(self, job: Job, closed: ClosedForm) -> float:
@@ -259,8 +259,11 @@ class LowerBounds:
             final = played.begin[int(closed.context.final), s]
             ready = [final[chunk] + min(passes.marks.get((s, chunk), (0.0,))) for chunk in range(job.chunks)]
             done[s] = max(done[s], *_reduced_ps(exchanges.reduced[:, :, s], ready))
-        behind = closed.optimizers_ps + exchanges.behind
+        behind = self._optimizers_ps(job, closed) + exchanges.behind
         return played.shift + max(float(done[s] + behind[s]) for s in stages)
+
+    def _optimizers_ps(self, job: Job, closed: ClosedForm) -> F64:
+        return closed.optimizers_ps(self._exchanges.parameters(job))
 
     def _closer_passes(self, job: Job, closed: ClosedForm, kinds: Sequence[float | str]) -> list[_Passes]:
         """Passes of layers by their loads, and of ends."""
