@@ -23,7 +23,7 @@ from fabrictwin.diagnosis.readers.log_levels import level_of
 
 FILES = (
     "nccl", "verbs", "plugins", "gpu", "switches", "programs", "launch", "kernel", "runtime", "concepts",
-    "options", "mpi", "results", "areas",
+    "options", "mpi", "results", "checks", "areas",
 )  # fmt: skip
 HARMLESS = "harmless"
 SURE = 0.9

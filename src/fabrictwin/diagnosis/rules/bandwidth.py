@@ -17,7 +17,7 @@ LOW, VERY_LOW = 0.8, 0.6  # of what the twin predicts; below, a note and a findi
 LARGE = 64 << 20  # sizes below are ruled by latencies, which differ by host
 SEEN = 0.6  # sure of the hardware where files show its fabric
 COLLAPSE = 0.5
-_OF_A_CHECK = re.compile(r"\b[Cc]heck(?:er|s)? (?:crashed|failed)|[Rr]equired dependencies")
+_OF_A_CHECK = re.compile(r"\b(?:[Cc]heck(?:er|s)?|\w+ [Tt]est) (?:crashed|[Ff]ailed)|[Rr]equired dependencies")
 NEAR_RATE = 0.9
 
 
