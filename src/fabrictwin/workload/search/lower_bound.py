@@ -58,7 +58,7 @@ def _least_ps(script: Script, launch_ps: int, price: _Price) -> float:
     streams: dict[str, float] = {}
     until: dict[object, float] = {}
     for item in script.items:
-        if type(item) is Compute:  # of the three, most are
+        if isinstance(item, Compute):
             ps += item.cost.ps
             kernels += item.cost.kernels
             continue
