@@ -65,6 +65,22 @@ _DUMP = {
                  "input_sizes": [[4]], "output_sizes": [[4]], "input_dtypes": ["Float"], "state": "started",
                  "time_created_ns": 5, "timeout_ms": 600000, "is_p2p": False, "retired": False}],
 }  # fmt: skip
+_RAS_ERRORS = b"""Gathering data about the RAS network (timeout 5s)... obtained a result in 5.012s
+ Warning: missing data from 2 processes (received from 30, expected 32)
+  The missing processes:
+  Process 7 on node 10.0.0.2 managing GPUs 0,1
+#0-0 (cf264af53edbe986) ERROR
+  Asynchronous errors on 3 ranks
+  2 ranks reported Remote process error
+  Rank 5 reported Unhandled CUDA error -- GPU 5 managed by process 507290 on node 10.0.0.2
+#0-0 (cf264af53edbe986) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  30 ranks have launched up to operation 6650
+  Rank 8 has not launched any operations -- [process information not found]
+  The unknown ranks: 3,7-9
+RAS Monitor Mode - watching for peer changes (Ctrl+C to exit)...
+[2025-12-19 13:07:07] PEER_UNRESPONSIVE: Process 15 on node 10.0.0.2 managing GPU 1 no answer
+"""
 _RAS_JSON = {
     "nccl_version": "2.28.9",
     "communicators": [{"hash": "a", "missing_ranks": [{"rank": 2, "considered_dead": True}],
@@ -218,17 +234,62 @@ srun: error: Task launch for StepId=96.0 failed on node n2: No such process
 frobnicator: WARN the widget is sad
 """
 
+_MODULES = b"""\tIdentifier                                : 0x11 (QSFP28)
+\tRcvr signal avg optical power(Channel 1) : 0.0001 mW / -40.00 dBm
+\tLaser rx power high alarm threshold       : 3.5 mW / 5.50 dBm
+\tLaser rx power low alarm threshold        : 0.1 mW / -9.00 dBm
+Ethernet1/1
+    transceiver is present
+  Rx Power     -30.45 dBm --    2.00 dBm  -13.90 dBm   -1.00 dBm     -9.90 dBm
+Ethernet0: SFP EEPROM detected
+        ChannelMonitorValues:
+                RX1Power: -30.1dBm
+                RxPowerLowAlarm   : -13.5067dBm
+Kernel Interface table
+Iface      MTU    RX-OK RX-ERR RX-DRP RX-OVR    TX-OK TX-ERR TX-DRP TX-OVR Flg
+eth0      9000   100000    900      0      0       50      0      0      0 BMRU
+Inter-|   Receive                                                |  Transmit
+  eth0: 99 1000000 900 0 0 0 0 0 99 5 0 0 0 0 0 0
+2: eth0: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500 qdisc mq state UP mode DEFAULT
+    RX:  bytes  packets errors dropped  missed   mcast
+        1  9000000  5000 0 0 0
+Neighbor ID     Pri State           Up Time         Dead Time Address         Interface
+10.0.0.3          1 ExStart/DR      10m42s   37.756s 10.0.0.4        eth2:10.0.0.5
+Peer                     AS      InPkt     OutPkt    OutQ   Flaps Last Up/Dwn State|#Active/Received
+192.0.2.254  64496  1165670  1238837  0  1 9w2d 5:23:37 Connect
+index, name, pcie.link.width.current, pcie.link.width.max, clocks_throttle_reasons.active
+0, NVIDIA H100 80GB HBM3, 8, 16, 0x0000000000000084
+  1 | 12/24/2022 | 13:58:36 | Critical Interrupt #0x90 | Bus Fatal Error | Asserted
+ID  | Name           | Type     | State    | Reading | Units | Event
+1   | SysHealth_Stat | Chassis  | Critical | N/A     | N/A   | 'transition'
+START_ERRORS_LINKS
+Scope,NodeGUID,PortGUID,PortNumber,EventName,Summary
+PORT,0xb8,0xb8,3,LINK_UNEXPECTED_WIDTH,"2x"
+END_ERRORS_LINKS
+"""
+_DIAGNOSTIC = {
+    "DCGM Diagnostic": {
+        "test_categories": [
+            {"tests": [{"name": "PCIe", "results": [{"gpu_id": "3", "status": "Fail", "warnings": ["x"]}]}]}
+        ]
+    },
+    "body": {"Link 0": {"children": {"CRC Data Error": {"value": "12"}}}},
+    "/sys/class/infiniband/mlx5_0/ports/1/state": "2: INIT",
+    "links": [{"ifname": "eth0", "flags": ["SLAVE", "NO-CARRIER", "UP"]}],
+}
+
 SAMPLES: dict[str, list[bytes]] = {
     "doctor-nccl": [_NCCL],
     "doctor-benchmarks": [_PERFTEST, _NCCL[-400:]],
     "doctor-xml": [_XML],
-    "doctor-ras": [_RAS, json.dumps(_RAS_JSON).encode()],
+    "doctor-ras": [_RAS, _RAS_ERRORS, json.dumps(_RAS_JSON).encode()],
     "doctor-flight-recorder": [*(pickle.dumps(_DUMP, protocol=p) for p in (2, 4, 5)), json.dumps(_DUMP).encode()],
     "doctor-fabric": [_FABRIC],
     "doctor-adapters": [_ADAPTERS],
     "doctor-ethernet": [_ETHERNET, json.dumps(_CONFIG).encode()],
     "doctor-host": [_HOST],
     "doctor-tables": [_TABLES],
+    "doctor-modules": [_MODULES, json.dumps(_DIAGNOSTIC).encode()],
     "doctor-launchers": [_LAUNCHERS],
     "doctor-messages": [_MESSAGES],
 }

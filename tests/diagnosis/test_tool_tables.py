@@ -48,14 +48,12 @@ def test_a_message_of_dcgm_is_read_over_its_rows(width, by_words):
     assert (found.id, found.object) == ("pci-narrow", "GPU 7")
 
 
-def test_a_diagnostic_that_passes_is_clean_and_one_that_fails_without_a_word_is_a_question():
+def test_a_diagnostic_that_passes_is_clean_and_one_that_fails_without_a_word_is_of_what_it_tests():
     assert (
         answer(diagnostic([("memory", "Pass - All"), ("sm stress", "Skip - All")], 40, by_words=True)).verdict
         == "clean"
     )
-    assert (
-        answer(diagnostic([("memory", "Fail - All")], 40, by_words=True)).findings[0].severity == Severity.QUESTION
-    )
+    assert causes(diagnostic([("memory", "Fail - All")], 40, by_words=True))[0] == "gpu-memory"
 
 
 LINK = """\

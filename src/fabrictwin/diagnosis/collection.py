@@ -29,6 +29,7 @@ COMMANDS = (
     ),
     ("nvidia-smi-q.txt", "nvidia-smi -q"),
     ("nvidia-smi-topo.txt", "nvidia-smi topo -m"),
+    ("nvidia-smi-p2p.txt", "nvidia-smi topo -p2p r"),
     ("nvlink-status.txt", "nvidia-smi nvlink --status"),
     ("nvlink-errors.txt", "nvidia-smi nvlink -e"),
     ("lspci.txt", "lspci -vvv"),
@@ -39,6 +40,8 @@ COMMANDS = (
         "! systemctl cat nvidia-fabricmanager > /dev/null 2>&1 || "
         "systemctl --no-pager status nvidia-fabricmanager",
     ),
+    ("ip-link.txt", "ip -s -s link"),
+    ("ipmi-sel.txt", "ipmitool sel elist last 200"),
     ("lsmod.txt", "lsmod"),
     ("cmdline.txt", "cat /proc/cmdline"),
     ("limits.txt", "ulimit -a; df -h /dev/shm"),
@@ -52,6 +55,7 @@ COMMANDS = (
 INTERFACES = (
     ("ethtool", "ethtool -S"),
     ("ethtool-settings", "ethtool"),
+    ("ethtool-module", "ethtool -m"),
     ("mlnx_qos", "mlnx_qos -i"),
 )
 # once for the fabric, where a subnet manager answers

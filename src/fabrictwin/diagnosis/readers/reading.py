@@ -7,7 +7,6 @@ know it, to the family whose beginning it is. What no reader knows is named and 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tarfile
@@ -20,8 +19,8 @@ from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.textfile import open_bytes, read_so_far
 from fabrictwin.diagnosis.evidence import Evidence, Sink
-from fabrictwin.diagnosis.readers.fabric import sonic
-from fabrictwin.diagnosis.readers.job import flight_recorder, ras
+from fabrictwin.diagnosis.readers import json_documents
+from fabrictwin.diagnosis.readers.job import flight_recorder
 from fabrictwin.diagnosis.readers.line_router import FileLines
 
 HEAD_BYTES = 64 << 10
@@ -133,30 +132,16 @@ def _read_whole(stream: IO[bytes], sink: Sink) -> None:
         if known:
             evidence.read.append((name, ("flight-recorder",)))
             return
-    family = _read_json(data, sink)
+    family = json_documents.read(data, sink)
     if family:
         evidence.read.append((name, (family,)))
         return
-    text = data.decode("utf-8", "replace").split("\n")
+    text = json_documents.sysfs_lines(data) or data.decode("utf-8", "replace").split("\n")
     families = _read_lines((line.encode("utf-8", "replace") for line in text), text[:400], sink)
     if families:
         evidence.read.append((name, families))
     else:
         evidence.unread.append((name, "holds JSON, or what looks like it, of no format that is known"))
-
-
-def _read_json(data: bytes, sink: Sink) -> str:
-    """The family of a JSON document, taken; empty where it is none that is known."""
-    try:
-        parsed = json.loads(data)
-    except (ValueError, RecursionError):
-        return ""
-    sink.number = 1
-    if ras.read_json(parsed, sink):
-        return "nccl-ras"
-    if sonic.read_config(parsed, sink):
-        return "config_db"
-    return ""
 
 
 def _read_lines(lines: Iterable[bytes], head: list[str], sink: Sink) -> tuple[str, ...]:

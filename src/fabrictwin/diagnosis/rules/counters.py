@@ -112,7 +112,7 @@ def _downs(ports: Ports) -> Iterator[Finding]:
         yield from reported("link-downed", downs, "LinkDowned {1}", "0, or a few from boots", 0.5)
 
 
-_BIT_ERRORS = ("SymbolError", "LinkErrorRecovery", "LocalLinkIntegrityErrors")
+BIT_ERRORS = ("SymbolError", "LinkErrorRecovery", "LocalLinkIntegrityErrors")
 # of Ethernet ports, by driver: after correction, so that each is a lost packet
 _BAD_FRAMES = (
     "rx_pcs_symbol_err_phy",
@@ -139,7 +139,7 @@ _DETAILS = (
 def _errors(ports: Ports) -> Iterator[Finding]:
     bad: list[Fact] = []
     for row in ports.values():
-        for name in _BIT_ERRORS:
+        for name in BIT_ERRORS:
             # LocalLinkIntegrity has four bits: 15 is full; recoveries are rare on a good link
             limit = {"LinkErrorRecovery": 5, "LocalLinkIntegrityErrors": 4}.get(name, MANY_ERRORS)
             if name in row and _value(row, name) >= limit and _shared(ports, name) is None:
@@ -259,6 +259,14 @@ def roce(case: Case) -> Iterator[Finding]:
         yield from _notifications(row, ports)
 
 
+# packets without a buffer posted for them, by driver: mlx5, be2net, igb and ixgbe, mlx4, virtio_net
+_NO_BUFFER = (
+    "rx_out_of_buffer", "out_of_buffer", "rx_drops_no_frags", "rx_drops_no_skbs", "rx_no_buffer_count",
+    "rx_no_dma_resources", "rx_missed_errors",
+)  # fmt: skip
+MANY_UNPOSTED = 10_000
+
+
 def _buffers(row: dict[str, Fact]) -> Iterator[Finding]:
     pauses = [fact for name, fact in row.items() if name.startswith("tx_prio") and name.endswith("_pause")]
     drops = [
@@ -268,7 +276,11 @@ def _buffers(row: dict[str, Fact]) -> Iterator[Finding]:
         or (name.startswith("rx_prio") and name.endswith(("_discards", "_discard")))
         or name.startswith("tc_no_buffer_discard")  # of switches that run Linux
     ]
+    if not pauses and "tx_global_pause" in row:
+        pauses = [row["tx_global_pause"]]
     dropped = [fact for fact in drops if int(fact.parts[1] or 0) >= MANY_DISCARDS]
+    sent = [row["tx_discards_phy"]] if _value(row, "tx_discards_phy") >= MANY_DISCARDS else []
+    yield from reported("discards", sent, "{0} {1}", "0", 0.7)
     if dropped:
         cause_id = "headroom" if pauses else "roce-loss"
         yield found(
@@ -280,7 +292,8 @@ def _buffers(row: dict[str, Fact]) -> Iterator[Finding]:
         )
     storm = [row[name] for name in ("tx_pause_storm_error_events", "tx_pause_storm_warning_events") if name in row]
     yield from reported("pause-storm", storm, "{0} {1}", "0", 0.9)
-    empty = [row[name] for name in ("rx_out_of_buffer", "out_of_buffer") if _value(row, name) >= 10_000]
+    empty = [row[name] for name in _NO_BUFFER if _value(row, name) >= MANY_UNPOSTED]
+    empty = [fact for fact in empty if not _is_rare(row, fact)]
     yield from reported("receive-queue-empty", empty, "{0} {1}", "0", 0.5)
 
 
@@ -314,6 +327,42 @@ def _control(row: dict[str, Fact], ports: Ports) -> Iterator[Finding]:
         yield found("host-drains-slowly", facts, f"{sent} pause frames sent, {paused} received", "few", 0.7)
 
 
+# of Linux' interfaces, by what they mean
+_INTERFACE = (
+    ("link-errors", ("rx_crc_errors", "rx_frame_errors"), 0.8, None),
+    ("link-errors", ("rx_errors",), 0.6, None),
+    ("link-flapping", ("tx_carrier_errors",), 0.6, None),
+    ("receive-queue-empty", ("rx_missed_errors", "rx_over_errors", "rx_fifo_errors"), 0.6, None),
+    ("discards", ("tx_dropped", "tx_fifo_errors"), 0.4, Severity.QUESTION),
+)
+PART_LOST = 1e-6  # of packets, which more than stray ones are
+
+
+def interfaces(case: Case) -> Iterator[Finding]:
+    """Errors and losses of Linux' interfaces, held against the packets that they took or sent."""
+    rows = {about: row for about, row in _ports(case).items() if {"rx_packets", "tx_packets"} & set(row)}
+    told: set[str] = set()
+    for cause, names, sure, severity in _INTERFACE:
+        facts = [
+            row[name]
+            for row in rows.values()
+            for name in names
+            if _value(row, name) >= MANY_ERRORS
+            and _value(row, name) > PART_LOST * _value(row, f"{name[:2]}_packets")
+        ]
+        if facts and cause not in told:
+            told.add(cause)
+            yield from reported(
+                cause,
+                [*_worst(facts), *facts],
+                "{0} {1}",
+                "0",
+                sure,
+                severity=severity,
+                collect="ip -s -s link; tc -s qdisc; twice, a minute apart" if severity else "",
+            )
+
+
 def _priority(row: dict[str, Fact]) -> Iterator[Finding]:
     """RDMA on priority 0."""
     carried = {name: _value(row, name) for name in row if name.startswith("rx_prio") and name.endswith("_bytes")}
@@ -345,4 +394,4 @@ def _notifications(row: dict[str, Fact], ports: Ports) -> Iterator[Finding]:
         )
 
 
-RULES: tuple[Rule, ...] = (infiniband, roce)
+RULES: tuple[Rule, ...] = (infiniband, roce, interfaces)

@@ -15,6 +15,7 @@ from fabrictwin.diagnosis.mechanisms.table import REMAPPED, SURE, mechanism_of, 
 SMALL_LOCKED = 64 << 20
 SMALL_SHM = 128 << 20
 FLAPS = 2
+FEW_LINK_ERRORS = 10
 SEVERAL = 3  # links that go down and stay so
 REPLAYS = 3  # one or two come with the start of a link
 FEWEST_JOINED, MOST_ALONE = 3, 3  # GPUs that NVLink joins, for each that it does not
@@ -25,7 +26,6 @@ _ALONE = re.compile(
 FEW_READS = 44  # NVIDIA/nccl-tests issue 152: 47 to 93 GB/s by raising it
 
 
-NEVER = 1 << 62
 # from how many on errors of an NVLink count: replays and failed checks mend themselves, a recovery trains anew
 _NVLINK_ERRORS = {"replay": 100, "crc": 100, "crc flit": 100, "crc data": 100, "recovery": 1}
 
@@ -94,6 +94,11 @@ def _kernel_links(case: Case) -> Iterator[Finding]:
         yield found("link-downed", downs, "Link down once" + (", not up again" if gone else ""), "up", 0.4)
         if len(gone) >= SEVERAL:
             yield found("port-down", gone, f"{len(gone)} links down, not up again", "up", 0.6)
+        elif gone:
+            yield found(
+                "port-down", gone, "Link down, not up again in this log", "up", 0.45,
+                severity=Severity.QUESTION, collect="the log's next minutes; ip -br link",
+            )  # fmt: skip
     bad = [fact for fact in case.of("aer") if fact.value == "uncorrectable"]
     yield from reported("pci-errors", bad, "AER: uncorrectable", "none", 0.8)
     again = [fact for fact in case.of("aer") if fact.value == "correctable" and fact.count >= REPLAYS]
@@ -159,12 +164,15 @@ def nvlink(case: Case) -> Iterator[Finding]:
                 0.7,
                 severity=Severity.WARNING,
             )
-    errors = [
-        fact
-        for fact in case.of("nvlink.errors")
-        if int(fact.parts[1] or 0) >= _NVLINK_ERRORS.get(str(fact.parts[0]).lower(), NEVER)
-    ]
+    counted = [fact for fact in case.of("nvlink.errors") if str(fact.parts[0]).lower() in _NVLINK_ERRORS]
+    errors = [fact for fact in counted if int(fact.parts[1] or 0) >= _NVLINK_ERRORS[str(fact.parts[0]).lower()]]
     yield from reported("nvlink-error", errors, "{0} errors {1}", "0", 0.7, severity=Severity.WARNING)
+    few = [fact for fact in counted if int(fact.parts[1] or 0) >= FEW_LINK_ERRORS]
+    if not errors:
+        yield from reported(
+            "nvlink-error", few, "{0} errors {1}", "0", 0.5,
+            severity=Severity.QUESTION, collect="nvidia-smi nvlink -e twice, minutes apart: does it still count?",
+        )  # fmt: skip
     fabric = [fact for fact in case.of("smi.fabric") if fact.text not in ("Completed", "N/A", "Success")]
     yield from reported("fabric-manager", fabric, "Fabric: {text}", "Completed", 0.9)
     stopped = [fact for fact in case.of("fabricmanager.state") if fact.value in ("failed", "inactive")]
@@ -198,6 +206,7 @@ def queried(case: Case) -> Iterator[Finding]:
                 0.5,
                 severity=Severity.NOTE,
             )
+    yield from reported("gpu-lost", case.of("smi.lost"), "{text} in place of readings", "readings", 0.95)
     yield from reported("gpu-hot", case.of("smi.hot"), "{text}: Active", "Not Active", 0.9)
     yield from reported("gpu-power", case.of("smi.power"), "{text}: Active", "Not Active", 0.88)
     yield from reported("gpu-recovery", case.of("smi.recovery"), "GPU Recovery Action: {text}", "None", 0.9)
@@ -239,6 +248,7 @@ def topology(case: Case) -> Iterator[Finding]:
                 f"{bad[0].subject.device} - {bad[0].parts[0]}: {bad[0].parts[1]}",
                 usual,
                 0.8,
+                object=_common(bad),
             )
     near = [
         fact
@@ -253,6 +263,39 @@ def topology(case: Case) -> Iterator[Finding]:
             "PIX or PXB to the adapter of each rail",
             0.6,
         )
+        return
+    beside = {
+        gpu: {str(f.parts[1]) for f in near if f.subject.device == gpu} for gpu in {f.subject.device for f in near}
+    }
+    close = {gpu for gpu, ways in beside.items() if ways & _UNDER_ONE_SWITCH}
+    far = [fact for fact in near if fact.subject.device not in close]
+    # hosts with one adapter for two GPUs have as many GPUs far from it as near
+    if far and FEWEST_NEAR * (len(beside) - len(close)) <= len(close):
+        yield found(
+            "gdr-far",
+            far,
+            f"{far[0].subject.device}: no adapter nearer than {_nearest(far)}",
+            "PIX or PXB, as its peers",
+            0.4,
+            severity=Severity.QUESTION,
+            collect="lspci -tv, and NCCL's log with NCCL_DEBUG=INFO: which adapter that GPU uses, and how",
+        )
+
+
+_UNDER_ONE_SWITCH = {"PIX", "PXB", "PSB"}
+_DISTANCES = ("PHB", "NODE", "SYS")  # of nvidia-smi, from near to far
+FEWEST_NEAR = 3  # GPUs with an adapter of their own, for each without
+
+
+def _nearest(facts: list[Fact]) -> str:
+    return min((str(f.parts[1]) for f in facts), key=lambda way: _DISTANCES.index(way) if way in _DISTANCES else 9)
+
+
+def _common(pairs: list[Fact]) -> str:
+    """Return the one GPU that is in all of several pairs; empty where there is none."""
+    ends = [{fact.subject.device, str(fact.parts[0])} for fact in pairs]
+    shared = set.intersection(*ends)
+    return shared.pop() if len(shared) == 1 and len(ends) > SEVERAL else ""
 
 
 def _left_out(between: list[Fact], linked: list[Fact]) -> bool:
@@ -398,6 +441,40 @@ def peers(case: Case) -> Iterator[Finding]:
         )
 
 
+def management(case: Case) -> Iterator[Finding]:
+    """Events that a host's management controller kept."""
+    by_cause: dict[str, list[Fact]] = {}
+    for fact in case.of("ipmi.event"):
+        by_cause.setdefault(str(fact.parts[0]), []).append(fact)
+    for cause, facts in by_cause.items():
+        worst = max(facts, key=lambda fact: float(fact.parts[2] or 0))
+        sure = float(worst.parts[2] or 0)
+        weak = Severity.WARNING if sure < SURE else None
+        yield found(cause, [worst, *facts], str(worst.parts[1]), "no such event", sure, severity=weak)
+
+
+def peer_access(case: Case) -> Iterator[Finding]:
+    """GPUs that cannot reach each other's memory (`nvidia-smi topo -p2p`), where others can or all should."""
+    facts = [fact for fact in case.of("smi.peer") if fact.parts[1] != "TNS"]  # sockets of some hosts keep apart
+    bad = [fact for fact in facts if fact.parts[1] != "OK"]
+    names = [fact.text for fact in case.of("smi.gpu")]
+    some = len(bad) < len(facts)
+    able = some or (bool(names) and not any(map(_ALONE.search, names)))
+    if bad and not (names and all(map(_ALONE.search, names)) and not some):
+        fact = bad[0]
+        yield found(
+            "p2p-off",
+            bad,
+            f"{fact.subject.device} - {fact.parts[0]}: {fact.parts[1]} ({len(bad)} of {len(facts)} pairs)",
+            "OK",
+            0.8 if able else 0.6,
+            severity=Severity.WARNING if able else Severity.QUESTION,
+            collect=""
+            if able
+            else "nvidia-smi -L: GeForce and inference cards have none; lspci -vvv | grep ACSCtl",
+        )
+
+
 def limits(case: Case) -> Iterator[Finding]:
     """Limits and settings of hosts."""
     locked = [fact for fact in case.of("limit.locked") if 0 <= fact.number < SMALL_LOCKED]
@@ -439,5 +516,6 @@ def limits(case: Case) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    kernel, manager_without_switches, nvlink, queried, topology, unreadable_devices, pci, pings, peers, limits,
+    kernel, manager_without_switches, nvlink, queried, topology, unreadable_devices, pci, pings, peers,
+    peer_access, management, limits,
 )  # fmt: skip

@@ -347,6 +347,9 @@ def modules(case: Case) -> Iterator[Finding]:
     outside = case.of("mlxlink.module")
     yield from reported("module-fault", outside, "{0}: {1}", "a reading within the module's bounds", 0.92)
     yield from reported("module-fault", case.of("ethernet.alarm"), "{text}: On", "Off", 0.9)
+    yield from reported(
+        "module-fault", case.of("module.outside"), "{0}: {1:g}", "{2:g} to {3:g}, the module's own bounds", 0.85
+    )
     wrong = [fact for fact in case.of("mlxlink.errors") if float(fact.value or 0) > BAD_RATE]  # type: ignore[arg-type]
     yield from reported("link-errors", wrong, "effective BER {text}", f"at most {BAD_RATE}", 0.9)
     state = [fact for fact in case.of("mlxlink.state") if fact.parts[0] == "State" and fact.parts[1] != "Active"]
@@ -417,51 +420,13 @@ def _has_module(fact: Fact) -> bool:
 
 
 def switches(case: Case) -> Iterator[Finding]:
-    """Findings of ibswinfo on a switch, and of ibdiagnet."""
+    """Findings of ibswinfo on a switch, and of SONiC's health."""
     broken = case.of("switch.status")
     if broken:
         yield found("switch-part", broken, ": ".join(str(p) for p in broken[0].parts), "OK", 0.85)
     stopped = case.of("switch.process")
     yield from reported("switch-software", stopped, "{0}: {1}", "running", 0.85)
     yield from reported("switch-unreadable", case.of("switch.unreadable"), "{text}", "a number", 0.7)
-    yield from reported("ibdiagnet-error", case.of("ibdiagnet.error"), "{0}: {1}", "none", 0.6)
-    yield from _stages(case)
-
-
-# what ibdiagnet's stages look at, by a word of their names
-_STAGES = (
-    ("speed", "link-slow"),
-    ("port counters", "link-errors"),
-    ("ber", "link-errors"),
-    ("links", "link-errors"),
-    ("subnet manager", "subnet-manager-error"),
-    ("routing", "subnet-manager-error"),
-    ("lids", "subnet-manager-error"),
-    ("guid", "subnet-manager-error"),
-    ("partition", "partition-key"),
-    ("temperature", "switch-part"),
-    ("fw", "firmware-old"),
-    ("cable", "module-fault"),
-)
-
-
-def _stages(case: Case) -> Iterator[Finding]:
-    """Stages of ibdiagnet that counted errors, where no line of the log says which."""
-    if any(fact.place.text.lstrip().startswith("-E-") for fact in case.of("line.known")):
-        return
-    for fact in case.of("ibdiagnet.stage"):
-        if int(fact.parts[2] or 0):
-            name = str(fact.parts[0]).lower()
-            cause = next((cause for word, cause in _STAGES if word in name), "ibdiagnet-error")
-            yield from reported(
-                cause,
-                [fact],
-                "{0}: {2} error(s)",
-                "0",
-                0.7,
-                severity=Severity.WARNING,
-                collect="the -E- lines of this stage in ibdiagnet2.log",
-            )
 
 
 def carriers(case: Case) -> Iterator[Finding]:
@@ -470,9 +435,13 @@ def carriers(case: Case) -> Iterator[Finding]:
     lost = [fact for fact in members if fact.text != "up"]
     if lost:
         yield found("port-down", lost, f"MII Status: {lost[0].text}", "up, as the bond's other members", 0.88)
+    states_of = [fact.text for fact in case.of("link.state")]
+    bonded = [fact for fact in case.of("link.state") if fact.text == "member without carrier"]
+    if states_of.count("member") > 0:
+        yield from reported("port-down", bonded, "NO-CARRIER", "a carrier, as the bond's other members", 0.85)
     gone = [fact for fact in case.of("link.state") if fact.text == "no carrier"]
     if gone:
-        alone = not any(fact.text == "up" for fact in case.of("link.state"))
+        alone = not any(text in ("up", "member") for text in states_of)
         yield found(
             "port-down",
             gone,

@@ -87,7 +87,20 @@ def switch_drops(case: Case) -> Iterator[Finding]:
     queues = [
         fact for fact in case.of("sonic.queue-drop") if str(fact.parts[0]) in {f"UC{one}" for one in lossless}
     ]
-    yield from reported("roce-loss", queues, "queue {0} dropped {1} packets", "0 in a lossless queue", 0.75)
+    yield from reported("discards", queues, "queue {0} dropped {1} packets", "0 in a lossless queue", 0.8)
+    full = [
+        fact
+        for fact in case.of("sonic.queue-drop")
+        if int(fact.parts[1] or 0) >= max(MANY_DROPS, PART_DROPPED * int(fact.parts[2] or 0)) and fact.parts[2]
+    ]
+    if not queues:
+        yield from reported(
+            "discards",
+            full,
+            "queue {0} dropped {1} packets and sent {2}",
+            "few: the port has no room for what comes",
+            0.65,
+        )
     off = [fact for fact in case.of("sonic.wred") if str(fact.parts[2]) in ("ecn_none", "off", "")]
     yield from reported("ecn-off", off, "ecn {2}", "ecn_all: packets are marked before they are paused", 0.8)
     ports: dict[str, dict[str, Fact]] = defaultdict(dict)

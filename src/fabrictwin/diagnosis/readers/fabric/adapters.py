@@ -21,7 +21,7 @@ OPENS_SWITCH = (
     r"^psu\d\.(?:status|dc|fan|power|temp)\b[^:|]{0,12}:|^fans\s*: \w+\s*$"  # -o status
 )
 OPENS_SYSFS = (
-    r"^\S*/sys/class/(?:infiniband|net)/\S+|"
+    r"^\S*/sys/\S+/(?:infiniband|net)/\S+|"
     r"^(?:\./)?(?:infiniband/)?(?:mlx|ib|roce|rdmap|hfi|irdma|bnxt)[\w.]*/ports/\d+/"
 )
 HOT_ASIC = (
@@ -230,6 +230,10 @@ class SysfsTree(LineReader):
         """Take a line; False where it is no file of such a tree."""
         bare = text.strip()
         found = self._PATH.match(bare)
+        running = re.match(r"\S*/net/([\w.-]+)/operstate\s*[: ]\s*(up|down)$", bare)
+        if running is not None:
+            self.sink.add("link.state", "up" if running[2] == "up" else "off", Subject(device=running[1]))
+            return True
         if found is None:
             return not bare or "/infiniband/" in bare[:200] or bare.startswith("/sys/")
         device, port, kind, counter, name, value = found.groups()

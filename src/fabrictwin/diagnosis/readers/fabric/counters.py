@@ -72,7 +72,7 @@ def counter_name(name: str) -> str:
     return _SHORT.get(name) or _SYSFS.get(name.lower()) or name
 
 
-def _column(name: str) -> str | None:
+def column_counter(name: str) -> str | None:
     """The counter of a column of ibdiagnet: `link_downed_counter_extended`, `LinkDownedCounterExt`."""
     words = name.lower() if "_" in name else re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
     return _CSV.get(re.sub(r"_ext(?:ended)?$", "", words))
@@ -187,15 +187,15 @@ class DiagnetCsv(LineReader):
         elif self._table == "PM_INFO":
             self.sink.add("port.counter", ("Read", 0), about)
             for column, text in row.items():
-                name = _column(column)
+                name = column_counter(column)
                 if name is not None and re.fullmatch(r"0x[0-9a-fA-F]{1,16}|\d{1,20}", text) and int(text, 0):
                     self.sink.add("port.counter", (name, int(text, 0)), about)
         elif self._table == "PORTS":
             self._port(row, about)
         elif self._table.startswith(("ERRORS_", "WARNINGS_")):
-            summary = next((row[key] for key in ("Summary", "EventName", "Event") if row.get(key)), "")
+            event = row.get("EventName") or row.get("Event") or ""
             kind = "ibdiagnet.error" if self._table.startswith("ERRORS_") else "ibdiagnet.warning"
-            self.sink.add(kind, (self._table, summary[:200]), about)
+            self.sink.add(kind, (self._table, event[:80], row.get("Summary", "")[:200]), about)
 
     def _port(self, row: dict[str, str], about: Subject) -> None:
         width, speed = row.get("LinkWidthActv", ""), row.get("LinkSpeedActv", "")

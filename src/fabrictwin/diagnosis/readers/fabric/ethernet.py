@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.readers.fabric.transceivers import Readings
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 _TYPED = (
@@ -37,12 +38,17 @@ class Ethtool(LineReader):
     _able = 0  # Mb/s, of the fastest mode that the port itself advertises, or supports where it says no more
     _of_modes = ""
 
+    def __init__(self, sink: Sink) -> None:
+        super().__init__(sink)
+        self._module = Readings(sink)
+
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
         bare = text.strip()
         head = re.match(r"(?:Settings|Statistics) for (\S+?):", bare) or re.match(_TYPED, bare)
-        if head is not None:
-            self._interface, self._able = head[1], 0
+        if head is not None or bare.startswith("Identifier"):  # -m begins with it, module by module
+            self._module.end(self._interface or "port")
+            self._interface, self._able = head[1] if head else self._interface, 0
             return True
         modes = re.match(r"(Advertised|Supported) link modes:", bare)
         if modes is not None or (self._of_modes and ":" not in bare):
@@ -56,7 +62,9 @@ class Ethtool(LineReader):
         if bare.startswith("NIC statistics"):
             self.sink.add("port.counter", ("Read", 0), Subject(device=self._interface or "port"))
             return True
-        found = re.match(r"([\w ./(),-]+?)\s*:\s*(.*)$", bare)
+        found = re.match(
+            r"(?:\[?\w*\d+\]?: )?([\w ./(),-]+?)\s*:\s*(.*)$", bare
+        )  # a queue's, with its name before
         if found is None or bare.startswith("/sys/"):
             return not bare
         name, value = found.groups()
@@ -76,7 +84,16 @@ class Ethtool(LineReader):
             self.sink.add("hca.state", "Active" if value.startswith("yes") else "Down", about)
         elif value == "On" and re.search(r"(?:low|high) alarm\b|Alarm$", name):  # -m: the module's own alarms
             self.sink.add("ethernet.alarm", name, about)
+        elif (bound := re.search(r"(high|low) (alarm|warning) threshold$", name)) is not None:
+            if bound[2] == "alarm":
+                self._module.bound(name, value, high=bound[1] == "high")
+        else:
+            self._module.reading(name, value)
         return True
+
+    def close(self) -> None:
+        """Keep the last module's readings."""
+        self._module.end(self._interface or "port")
 
 
 class MlnxQos(LineReader):

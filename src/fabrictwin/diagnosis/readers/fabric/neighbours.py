@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import re
 
-from fabrictwin.diagnosis.evidence import Subject
+from fabrictwin.diagnosis.evidence import Sink, Subject
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
-OPENS_SUMMARY = r"^\s*Neighbh?or\s+V\s+AS\s+MsgRcvd"
+OPENS_SUMMARY = r"^\s*(?:Description\s+)?Neighbh?or\s+(?:Spk\s+)?(?:V\s+)?AS\s+MsgRcvd"
 OPENS_NEIGHBOUR = (
     r"^BGP neighbor(?: on \S+| is)|^BFD Peers?:\s*$|^Session Id\s+LocalAddress|"
     r"^Peer Addr\s+Interface\s+Vrf\s+State"
 )
+OPENS_OSPF = r"^\s*Neighbor ID\s+(?:\w+ +){0,2}Pri\w*\s+State|^\s*Address\s+Interface\s+State\s+ID\s+Pri\s+Dead"
+OPENS_JUNOS = r"^Peer\s+AS\s+InPkt\s+OutPkt"
 
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-fA-F]*:[0-9a-fA-F:.]+")
+_ADDRESS_OR_NAME = re.compile(rf"{_ADDRESS.pattern}|[A-Za-z][\w.-]*(?:\([\w.-]*\))?")
 _STATE = re.compile(r"(?i)up|down|init|(?:admin_?down|shutdown)")  # of BFD
 
 
@@ -25,18 +28,36 @@ class BgpSummary(LineReader):
     """Reads the neighbours of `show ip bgp summary`, of SONiC and of FRR's own shell."""
 
     _state = 0  # the column of a neighbour's state
+    _peer = ""
+
+    def __init__(self, sink: Sink) -> None:
+        super().__init__(sink)
+        self._names: list[str] = []
 
     def line(self, text: str) -> bool:
         """Take a line; False after the table."""
         words = text.split()
-        if words[1:3] == ["V", "AS"]:  # SONiC spelled the first name Neighbhor for years
-            self._state = words.index("State/PfxRcd") if "State/PfxRcd" in words else 0
+        if "MsgRcvd" in words and "AS" in words:  # SONiC spelled the first name Neighbhor for years
+            self._names = words
+            self._state = next(
+                (words.index(one) for one in ("State/PfxRcd", "St/PfxRcd", "State") if one in words), 0
+            )
             return True
-        if not self._state or len(words) <= self._state or words[1] not in ("4", "6"):
+        if len(words) == 1 and _ADDRESS.fullmatch(words[0]):
+            self._peer = words[0]  # a long address has a row of its own
+            return True
+        if self._peer:
+            words, self._peer = [self._peer, *words], ""
+        if not self._state or len(words) <= self._state or not _ADDRESS_OR_NAME.fullmatch(words[0]):
             return set(text) <= set("- ")
+        as_number = words[self._names.index("AS")]
+        if not re.fullmatch(r"\d+(?:\.\d+)?", as_number):
+            return False
+        state = words[self._state]
         off = words[self._state + 1 : self._state + 2] == ["(Admin)"]  # by who runs the switch
-        if not off and not words[self._state].isdigit():
-            self.sink.add("bgp.away", (words[self._state][:20], f"AS {words[2]}"), Subject(device=words[0]))
+        off = off or bool(re.search(r"(?i)\(Admin\)|^Shut", state))
+        if not off and not state.isdigit() and not state.startswith("Estab"):
+            self.sink.add("bgp.away", (state[:20], f"AS {as_number}"), Subject(device=words[0]))
         self.sink.add("bgp.read", True)
         return True
 
@@ -75,3 +96,45 @@ class Neighbours(LineReader):
     def _keep(self, peer: str, state: str) -> None:
         if state.lower() not in ("established", "up", "admindown", "shutdown") and not self._is_off:
             self.sink.add("bgp.away", (state[:20], "BFD" if self._column else ""), Subject(device=peer[:60]))
+
+
+class OspfNeighbours(LineReader):
+    """Reads the neighbours of OSPF: `Full` exchanges routes, two that are not designated stay at `2-Way`."""
+
+    _states = ("Down", "Attempt", "Init", "ExStart", "Exchange", "Loading")
+
+    def line(self, text: str) -> bool:
+        """Take a line; False after the table."""
+        words = text.split()
+        if not words or re.match(OPENS_OSPF, text):
+            return True
+        if not _ADDRESS.fullmatch(words[0]):
+            return bool(re.match(r"(?:Total|OSPF|Address|Neighbor|VRF|-)", words[0]))
+        self.sink.add("bgp.read", True)
+        state = next((word.partition("/")[0] for word in words[1:6] if _OSPF_STATE.match(word)), "")
+        if state.lower() in (one.lower() for one in self._states):
+            self.sink.add("bgp.away", (state, "OSPF"), Subject(device=words[0]))
+        return True
+
+
+_OSPF_STATE = re.compile(r"(?i)(?:Full|2-?Way|Two-?way|Down|Attempt|Init|Ex-?Start|Exchange|Loading)\b")
+
+
+class JunosPeers(LineReader):
+    """Reads the peers of Junos' `show bgp summary`, whose last words are states or counts of routes."""
+
+    def line(self, text: str) -> bool:
+        """Take a line; False after the table."""
+        words = text.split()
+        if not words or re.match(OPENS_JUNOS, text):
+            return True
+        if not _ADDRESS.fullmatch(words[0]) or len(words) < 7:
+            return text[:1] == " "
+        self.sink.add("bgp.read", True)
+        state = next((word for word in words[6:] if word in _IDLE), "")
+        if state:
+            self.sink.add("bgp.away", (state, f"AS {words[1]}"), Subject(device=words[0]))
+        return True
+
+
+_IDLE = ("Idle", "Connect", "Active", "OpenSent", "OpenConfirm")

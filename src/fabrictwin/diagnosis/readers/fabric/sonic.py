@@ -114,9 +114,9 @@ class Sonic(LineReader):
         elif names[0] == "PORT" and "ACTION" in names:
             self.sink.add("sonic.watchdog", True)
         elif names[0] == "PORT" and "TXQ" in names:
-            dropped = _count(row.get("DROP/PKTS", ""))
+            dropped, passed = _count(row.get("DROP/PKTS", "")), _count(row.get("COUNTER/PKTS", ""))
             if dropped:
-                self.sink.add("sonic.queue-drop", (row.get("TXQ", ""), dropped), about)
+                self.sink.add("sonic.queue-drop", (row.get("TXQ", ""), dropped, passed), about)
         elif names[:2] == ["PORT", "PG0"] and "dropped" in self._title:
             for name, cell in row.items():
                 if name.startswith("PG") and _count(cell):

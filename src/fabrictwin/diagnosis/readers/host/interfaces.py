@@ -4,27 +4,54 @@ from __future__ import annotations
 
 import re
 
-from fabrictwin.diagnosis.evidence import Subject
+from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.readers.host.interface_counters import keep
 from fabrictwin.diagnosis.readers.host.kernel_log import LOCAL_INTERFACE
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS_LINK = r"^\d+: [\w.@-]+: <[A-Z_,0-9-]*> mtu \d+ "
+# as the kernel's rtnl_link_stats64 names what `ip -s` heads in short
+_COUNTS = {
+    "missed": "missed_errors", "overrun": "over_errors", "crc": "crc_errors", "frame": "frame_errors",
+    "fifo": "fifo_errors", "carrier": "carrier_errors", "length": "length_errors",
+}  # fmt: skip
 OPENS_BOND = r"^Ethernet Channel Bonding Driver: |^Slave Interface: \S+"
 
 
+def keep_state(sink: Sink, interface: str, flags: list[str]) -> None:
+    """Keep whether an interface that leads to other hosts is meant to be up, and has a carrier."""
+    if not LOCAL_INTERFACE.match(interface) and "LOOPBACK" not in flags:
+        up = "UP" in flags and "LOWER_UP" in flags
+        gone = "NO-CARRIER" in flags and "UP" in flags
+        state = "up" if up else "no carrier" if gone else "off"
+        # a member of a bond is cabled
+        bonded = {"up": "member", "no carrier": "member without carrier"} if "SLAVE" in flags else {}
+        sink.add("link.state", bonded.get(state, state), Subject(device=interface))
+
+
 class IpLink(LineReader):
-    """Reads `ip link`: which interfaces are meant to be up and have no carrier."""
+    """Reads `ip link`: which interfaces are meant to be up and have no carrier, and what `-s` counts of them."""
+
+    def __init__(self, sink: Sink) -> None:
+        super().__init__(sink)
+        self._interface = ""
+        self._names: list[str] = []  # of the counts in the next line
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
         found = re.match(r"\d+: ([\w.-]+)(?:@\S+)?: <([A-Z_,0-9-]*)> mtu (\d+)(.*)", text)
+        counted = re.match(r"\s+(RX|TX)( errors)?:\s+([a-z_ ]+)$", text.rstrip())
+        if counted is not None:
+            self._names = [f"{counted[1].lower()}_{_COUNTS.get(one, one)}" for one in counted[3].split()]
+            return True
+        if self._names and re.fullmatch(r"(?:\s*\d+)+\s*", text):
+            counts = dict(zip(self._names, (int(one[:20]) for one in text.split()), strict=False))
+            keep(self.sink, self._interface, counts)
+            self._names = []
+            return True
         if found is not None:
-            flags = found[2].split(",")
-            if not LOCAL_INTERFACE.match(found[1]) and "LOOPBACK" not in flags:
-                up = "UP" in flags and "LOWER_UP" in flags
-                gone = "NO-CARRIER" in flags and "UP" in flags
-                state = "up" if up else "no carrier" if gone else "off"
-                self.sink.add("link.state", state, Subject(device=found[1]))
+            self._interface = found[1]
+            keep_state(self.sink, found[1], found[2].split(","))
             return True
         return bool(
             re.match(r"\s+(?:link/|inet6? |valid_lft|altname|vf \d|(?:RX|TX): |RX errors|TX errors|\d)", text)

@@ -1,4 +1,4 @@
-"""nvidia-smi: `topo -m`, `nvlink --status` and `-e`, the fabric and ECC sections of `-q`, and the plain table.
+"""nvidia-smi: `topo -m`, `topo -p2p`, `nvlink`, the fabric and ECC sections of `-q`, and the plain table.
 
 `dcgmi nvlink --link-status` says the same of links, a letter for each.
 """
@@ -40,11 +40,13 @@ _THROTTLES = {
     "SW Thermal Slowdown": "hot",
     "HW Power Brake Slowdown": "power",
 }
+# whether GPUs reach each other's memory: well, or not for the chipset, the GPU, the topology, a driver that is off
+_PEERS = frozenset(("OK", "CNS", "GNS", "TNS", "NS", "DR"))
 _LINKS = frozenset(("X", "SYS", "NODE", "PHB", "PXB", "PIX", "PSB"))
 
 
 class TopologyMatrix(LineReader):
-    """Reads `nvidia-smi topo -m`."""
+    """Reads `nvidia-smi topo -m`, and `-p2p`."""
 
     def __init__(self, sink: Sink) -> None:
         super().__init__(sink)
@@ -60,14 +62,20 @@ class TopologyMatrix(LineReader):
             return True
         if re.match(r"(?:GPU\d+|NIC\d+|mlx5_\w+)$", words[0]) and len(words) > 1:
             for head, cell in zip(self._heads, words[1:], strict=False):
-                if (cell in _LINKS or re.fullmatch(r"NV\d+", cell)) and cell != "X":
+                if cell in _PEERS and head.startswith("GPU"):  # topo -p2p
+                    self.sink.add("smi.peer", (head, cell), Subject(device=words[0]))
+                elif (cell in _LINKS or re.fullmatch(r"NV\d+", cell)) and cell != "X":
                     self.sink.add("smi.path", (head, cell), Subject(device=words[0]))
             return True
         named = re.match(r"\s*(NIC\d+): (\S+)", text)
         if named is not None:
             self.sink.add("smi.nic", named[2], Subject(device=named[1]))
             return True
-        return bool(re.match(r"\s*(?:Legend|X\s+=|SYS|NODE|PHB|PXB|PIX|NV#|NIC Legend)", text))
+        return bool(
+            re.match(
+                r"\s*(?:Legend|X\s+=|SYS|NODE|PHB|PXB|PIX|NV#|NIC Legend|(?:OK|CNS|GNS|TNS|NS|DR|U)\s+=)", text
+            )
+        )
 
 
 class NvlinkStatus(LineReader):
@@ -177,7 +185,9 @@ class Query(LineReader):
 
     def _value(self, name: str, value: str) -> None:
         about = Subject(device=self._gpu)
-        if name == "Product Name":
+        if value in ("GPU is lost", "[GPU is lost]"):
+            self.sink.add("smi.lost", value, about)
+        elif name == "Product Name":
             self.sink.add("smi.gpu", value, about)
         elif name == "Driver Version":
             self.sink.add("smi.driver", value)
@@ -185,6 +195,8 @@ class Query(LineReader):
             name == "Status" and self._section == "Fabric" and value not in ("Success", "N/A")
         ):
             self.sink.add("smi.fabric", value, about)
+        elif name == "Summary" and value == "Unhealthy":
+            self.sink.add("smi.fabric", "health: Unhealthy", about)
         elif name in ("Pending", "Pending Page Blacklist") and value == "Yes":
             self.sink.add("smi.remap-pending", True, about)
         elif name == "Remapping Failure Occurred" and value == "Yes":

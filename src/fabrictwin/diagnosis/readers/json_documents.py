@@ -1,0 +1,58 @@
+"""JSON that tools print, whole: RAS, config_db, DCGM, interfaces of `ip -j`, files of sysfs by their paths."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fabrictwin.diagnosis.evidence import Sink
+from fabrictwin.diagnosis.readers.fabric import sonic
+from fabrictwin.diagnosis.readers.host import dcgm, interfaces
+from fabrictwin.diagnosis.readers.job import ras
+
+DEEPEST, MOST_NODES = 12, 200_000
+
+
+def read(data: bytes, sink: Sink) -> str:
+    """The family of a JSON document, taken; empty where it is none that is known."""
+    try:
+        parsed = json.loads(data)
+    except (ValueError, RecursionError):
+        return ""
+    sink.number = 1
+    if ras.read_json(parsed, sink):
+        return "nccl-ras"
+    if sonic.read_config(parsed, sink):
+        return "config_db"
+    if isinstance(parsed, dict) and dcgm.read_json(parsed, sink):
+        return "dcgm"
+    links = [one for one in _objects(parsed) if "ifname" in one and isinstance(one.get("flags"), list)]
+    for one in links:
+        interfaces.keep_state(sink, str(one["ifname"])[:40], [str(flag) for flag in one["flags"]])
+    return "ip-link" if links else ""
+
+
+def sysfs_lines(data: bytes) -> list[str]:
+    """Lines `path:value` of a document that holds files of sysfs by their paths; empty where it holds none."""
+    try:
+        parsed = json.loads(data)
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(parsed, Mapping) or not any(re.match(r"/sys/\w+/", str(key)) for key in list(parsed)[:9]):
+        return []
+    return [f"{path}:{str(value).strip()[:200]}" for path, value in list(parsed.items())[:MOST_NODES]]
+
+
+def _objects(parsed: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield all objects within, outer ones first."""
+    left, seen = [(parsed, 0)], 0
+    while left and seen < MOST_NODES:
+        node, depth = left.pop()
+        seen += 1
+        if isinstance(node, Mapping):
+            yield node
+        inside = node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ()
+        if depth < DEEPEST:
+            left += [(one, depth + 1) for one in inside]

@@ -1,0 +1,131 @@
+"""What ibdiagnet found: rows of its error tables by their events, stages of its log that counted errors.
+
+Events are those of ibutils2 (ibdiag_fabric_errs.h): a row of db_csv names one, and says more in its summary.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from fabrictwin.diagnosis.case import Case, Rule
+from fabrictwin.diagnosis.evidence import Fact
+from fabrictwin.diagnosis.finding import Finding, Severity
+from fabrictwin.diagnosis.found import reported
+from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of
+from fabrictwin.diagnosis.readers.fabric.counters import column_counter
+from fabrictwin.diagnosis.rules.counters import BIT_ERRORS
+
+# by words of an event's or a table's name; the first that is found holds
+_EVENTS = (
+    ("NOT_SUPPORT", ""),
+    ("NO_THRESHOLD", ""),
+    ("LESS_WARNING", ""),
+    ("BER_NO_RCV_DATA", ""),
+    ("BER_VALUE_ZERO", ""),
+    ("SM_NOT_FOUND", "no-subnet-manager"),
+    ("LOGICAL_STATE", "no-subnet-manager"),
+    ("DIFFERENT_WIDTH", "link-narrow"),
+    ("UNEXPECTED_WIDTH", "link-narrow"),
+    ("SPEED", "link-slow"),
+    ("AUTONEG", "link-slow"),
+    ("BER_", "link-errors"),
+    ("BAD_LINK", "link-errors"),
+    ("PKEY", "partition-key"),
+    ("TRANSCEIVER_FW", "firmware-old"),
+    ("CABLE_FW", "firmware-old"),
+    ("WRONG_FW", "firmware-old"),
+    ("FW_VER", "firmware-old"),
+    ("CABLE", "module-fault"),
+    ("TRANSCEIVER", "module-fault"),
+    ("PRTL", "module-fault"),
+    ("TEMPERATURE", "switch-part"),
+    ("POWER_SUPPL", "switch-part"),
+    ("SHARP", "sharp-failed"),
+    ("AM_", "sharp-failed"),
+    ("TREE_", "sharp-failed"),
+    ("QPN", "sharp-failed"),
+    ("SM_", "subnet-manager-error"),
+    ("LID", "subnet-manager-error"),
+    ("GUID", "subnet-manager-error"),
+    ("ROUTING", "subnet-manager-error"),
+    ("DEAD_END", "subnet-manager-error"),
+    ("SCOPE_BUILDER", "subnet-manager-error"),
+    ("CREDIT", "subnet-manager-error"),
+    ("NO_RESPONSE", "port-down"),
+    ("PORT_INFO_FAILED", "port-down"),
+)
+# of counters that a row of PM_COUNTER_* names
+_COUNTERS = {
+    "LinkDowned": "link-flapping",
+    "PortRcvErrors": "receive-errors",
+    "PortXmitDiscards": "discards",
+    "PortXmitWait": "",
+    "VL15Dropped": "",
+    "PortRcvSwitchRelayErrors": "",
+    "PortRcvRemotePhysicalErrors": "",
+} | dict.fromkeys(BIT_ERRORS, "link-errors")
+
+
+def tables(case: Case) -> Iterator[Finding]:
+    """Rows of ERRORS_ tables, a finding for each cause that their events name."""
+    by_cause: dict[str, list[Fact]] = defaultdict(list)
+    for fact in case.of("ibdiagnet.error"):
+        cause = _cause(*(str(part) for part in fact.parts))
+        if cause:
+            by_cause[cause].append(fact)
+    for cause, facts in by_cause.items():
+        sure = 0.6 if cause == "ibdiagnet-error" else 0.85
+        yield from reported(cause, facts, "{1}: {2}", "none", sure)
+
+
+def _cause(table: str, event: str, summary: str) -> str:
+    """Return the cause that a row names; empty where its event is no fault."""
+    counter = next((known for word in summary.replace('"', " ").split() if (known := column_counter(word))), None)
+    if counter in _COUNTERS and "COUNTER" in event.upper() + table:
+        return _COUNTERS[counter]
+    for name in (event.upper(), table):
+        for word, cause in _EVENTS:
+            if word in name:
+                return cause
+    told = mechanism_of(f"-E- {summary}")
+    return "ibdiagnet-error" if told is None else "" if told.cause == HARMLESS else told.cause
+
+
+# what ibdiagnet's stages look at, by a word of their names
+_STAGES = (
+    ("speed", "link-slow"),
+    ("port counters", "link-errors"),
+    ("ber", "link-errors"),
+    ("links", "link-errors"),
+    ("subnet manager", "subnet-manager-error"),
+    ("routing", "subnet-manager-error"),
+    ("lids", "subnet-manager-error"),
+    ("guid", "subnet-manager-error"),
+    ("partition", "partition-key"),
+    ("temperature", "switch-part"),
+    ("fw", "firmware-old"),
+    ("cable", "module-fault"),
+)
+
+
+def stages(case: Case) -> Iterator[Finding]:
+    """Stages of ibdiagnet that counted errors, where no line of the log says which."""
+    if any(fact.place.text.lstrip().startswith("-E-") for fact in case.of("line.known")):
+        return
+    for fact in case.of("ibdiagnet.stage"):
+        if int(fact.parts[2] or 0):
+            name = str(fact.parts[0]).lower()
+            cause = next((cause for word, cause in _STAGES if word in name), "ibdiagnet-error")
+            yield from reported(
+                cause,
+                [fact],
+                "{0}: {2} error(s)",
+                "0",
+                0.7,
+                severity=Severity.WARNING,
+                collect="the -E- lines of this stage in ibdiagnet2.log",
+            )
+
+
+RULES: tuple[Rule, ...] = (tables, stages)
