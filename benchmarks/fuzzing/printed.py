@@ -65,6 +65,22 @@ _DUMP = {
                  "input_sizes": [[4]], "output_sizes": [[4]], "input_dtypes": ["Float"], "state": "started",
                  "time_created_ns": 5, "timeout_ms": 600000, "is_p2p": False, "retired": False}],
 }  # fmt: skip
+_RAS_ERRORS = b"""Gathering data about the RAS network (timeout 5s)... obtained a result in 5.012s
+ Warning: missing data from 2 processes (received from 30, expected 32)
+  The missing processes:
+  Process 7 on node 10.0.0.2 managing GPUs 0,1
+#0-0 (cf264af53edbe986) ERROR
+  Asynchronous errors on 3 ranks
+  2 ranks reported Remote process error
+  Rank 5 reported Unhandled CUDA error -- GPU 5 managed by process 507290 on node 10.0.0.2
+#0-0 (cf264af53edbe986) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  30 ranks have launched up to operation 6650
+  Rank 8 has not launched any operations -- [process information not found]
+  The unknown ranks: 3,7-9
+RAS Monitor Mode - watching for peer changes (Ctrl+C to exit)...
+[2025-12-19 13:07:07] PEER_UNRESPONSIVE: Process 15 on node 10.0.0.2 managing GPU 1 no answer
+"""
 _RAS_JSON = {
     "nccl_version": "2.28.9",
     "communicators": [{"hash": "a", "missing_ranks": [{"rank": 2, "considered_dead": True}],
@@ -266,7 +282,7 @@ SAMPLES: dict[str, list[bytes]] = {
     "doctor-nccl": [_NCCL],
     "doctor-benchmarks": [_PERFTEST, _NCCL[-400:]],
     "doctor-xml": [_XML],
-    "doctor-ras": [_RAS, json.dumps(_RAS_JSON).encode()],
+    "doctor-ras": [_RAS, _RAS_ERRORS, json.dumps(_RAS_JSON).encode()],
     "doctor-flight-recorder": [*(pickle.dumps(_DUMP, protocol=p) for p in (2, 4, 5)), json.dumps(_DUMP).encode()],
     "doctor-fabric": [_FABRIC],
     "doctor-adapters": [_ADAPTERS],

@@ -386,6 +386,8 @@ def test_the_surest_mechanism_holds_where_a_line_fits_several():
         (r"a|gauge", set()),
         (r"(?<!not )(?=lamp)lamp (?-i:ON|OFF)\b", {"lamp "}),
         (r"\w+\.\w+|\d", set()),
+        (r"[\]:] not collected", {" not collected"}),
+        (r"[]a]+ lamps", {" lamps"}),
     ],
 )
 def test_texts_of_which_a_pattern_cannot_match_without_one(pattern: str, texts: set[str]) -> None:

@@ -135,3 +135,24 @@ KERNEL = {
 @pytest.mark.parametrize("line", KERNEL)
 def test_one_line_of_the_kernel(tmp_path: Path, line: str) -> None:
     assert answer(tmp_path, f"[ 1234.567890] {line}\n").findings[0].id == KERNEL[line]
+
+
+def paths(*changes: tuple[int, int, str]) -> str:
+    """Print `nvidia-smi topo -m` of four GPUs, each with an adapter under its switch, but for the changes."""
+    ways = {(a, b): "NV18" for a in range(4) for b in range(4)}
+    ways |= {(a, 4 + n): "PXB" if a == n else "NODE" for a in range(4) for n in range(4)}
+    ways |= {(a, b): way for a, b, way in changes} | {(b, a): way for a, b, way in changes}
+    names = [f"GPU{n}" for n in range(4)] + [f"NIC{n}" for n in range(4)]
+    rows = [
+        "\t".join([names[a], *(" X " if a == b else ways.get((a, b), ways.get((b, a), "NODE")) for b in range(8))])
+        for a in range(8)
+    ]
+    return "\t" + "\t".join([*names, "CPU Affinity"]) + "\n" + "".join(f"{row}\t0-47\n" for row in rows)
+
+
+def test_paths_of_gpus(tmp_path: Path) -> None:
+    assert answer(tmp_path, paths()).findings == ()
+    apart = answer(tmp_path, paths((1, 0, "SYS"), (1, 2, "SYS"), (1, 3, "SYS"))).findings[0]
+    assert (apart.id, apart.object) == ("nvlink-degraded", "GPU1")
+    far = answer(tmp_path, paths((0, 4, "SYS"))).findings[0]
+    assert (far.id, far.object) == ("gdr-far", "GPU0")

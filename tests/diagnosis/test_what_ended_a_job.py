@@ -60,6 +60,18 @@ def test_a_warning_long_before_an_error_stands_behind_it():
     assert first(warning + QUIET + error) == "settings-rejected"
 
 
+def test_what_only_says_that_a_process_ended_leaves_a_warning_as_it_is():
+    warning = "WARNING 01-02 03:04:05 [o.py:19] Failed to import from a._C with ImportError('libcuda.so.1: cannot open shared object file')\n"
+    ended = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+    assert first(warning + QUIET[:400] + ended) == "library-missing"
+
+
+def test_a_failed_job_whose_words_say_nothing_stands_behind_what_was_asked():
+    lost = "n1:1:1 [0] misc/cudawrap.cc:179 NCCL WARN Failed to find CUDA library libcuda.so (NCCL_CUDA_PATH='')\n"
+    failed = "n1: Test NCCL failure common.cu:958 'internal error - please report this issue to the NCCL developers / '\n"
+    assert [one.id for one in answer(lost + failed).roots][:2] == ["container-runtime", "job-failed"]
+
+
 def test_a_warning_beside_an_error_may_be_its_cause():
     text = "W0302 09:15:07.1 7 rdma_context.cpp:581] No suitable GID found on mlx5_0/\nE0302 09:15:07.2 7 rdma.cpp:662] No available RNIC\n"
     near = {one.id: one.confidence for one in answer(text).roots}

@@ -74,8 +74,18 @@ def test_a_collective_of_a_pass_is_cut_between_elements(size, element):
     assert asked[0][4] == element
 
 
-@pytest.mark.parametrize(("strategy", "streamed"), [("fsdp", 2 * 2 * 1000), ("fsdp-1", None), ("zero-3", None)])
-def test_fsdp_2_copies_what_was_gathered_in_and_out(strategy, streamed):
+@pytest.mark.parametrize(
+    ("strategy", "weights", "gradient_bytes", "streamed"),
+    [
+        ("fsdp", "master", 4, [2 * 2 * 1000, (2 + 4) * 1500]),
+        ("fsdp", "autocast", 4, [2 * 2 * 1000, (4 + 4) * 1500]),
+        ("fsdp-1", "master", 4, [(2 * 2 + (2 + 4) + 2 * 4) * 1500]),  # joined, cast, divided
+        ("fsdp-1", "master", 2, [(2 * 2 + 2 * 2) * 1500]),
+        ("fsdp-1", "autocast", 4, [(2 * 4 + 2 * 4) * 1500]),
+        ("zero-3", "master", 4, []),
+    ],
+)
+def test_what_fsdp_copies(strategy, weights, gradient_bytes, streamed):
     seen = []
 
     def stream(size):
@@ -83,13 +93,13 @@ def test_fsdp_2_copies_what_was_gathered_in_and_out(strategy, streamed):
         return Cost(1.0)
 
     made = Record(
-        training=Record(sharding=Record(strategy=strategy)),
-        job=Record(parameter_bytes=2, gradient_bytes=4),
+        training=Record(sharding=Record(strategy=strategy), weights=weights),
+        job=Record(parameter_bytes=2, gradient_bytes=gradient_bytes),
         context=Record(segments=Record(roof=Record(stream=stream))),
     )
     PassLowering._copied_out(made, Record(parameters=1000))
     PassLowering._copied_in(made, [Record(trained=1000), Record(trained=500)])
-    assert seen == ([] if streamed is None else [streamed, (2 + 4) * 1500])
+    assert seen == streamed
 
 
 def test_a_layer_that_stays_wide_is_that_of_a_job_in_16_bits():

@@ -33,6 +33,8 @@ _ZERO_WIDTH = frozenset("bBAZ")
 _CLASSES = frozenset("dDwWsS123456789")
 
 Texts = frozenset[str]
+# of a class of letters behind its bracket: its first may be a bracket that ends nothing, and so is one behind a \\
+_REST_OF_CLASS = re.compile(r"\^?(?:\\.|[^\\])(?:\\.|[^\]\\])*\]", re.DOTALL)
 _NOTHING: Texts = frozenset()
 
 
@@ -81,7 +83,9 @@ class _Reader:
             self.at += 1
             return ("" if letter in _ZERO_WIDTH or letter in _CLASSES else letter), _NOTHING
         if letter == "[":
-            self.at = self.pattern.index("]", self.at + (2 if self.pattern[self.at] == "^" else 1)) + 1
+            found = _REST_OF_CLASS.match(self.pattern, self.at)
+            assert found is not None, self.pattern
+            self.at = found.end()
             return "", _NOTHING
         if letter == "(":
             return "", self._group()

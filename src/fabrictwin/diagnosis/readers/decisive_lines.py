@@ -68,7 +68,7 @@ _GUESSES = re.compile(
     r"\b(?i:potential|possible|probable) (?:root )?(?:causes?|reasons?)\b|"
     r"\b[Tt]his (?:can|may|might|could) (?:happen|cause|lead|result)\b|"
     r"\b(?:Solution|Advice|Hint)\b: |[.;] To (?:allow|override|silence|suppress|disable|avoid)\b|"
-    r"(?<=\w )\bif (?:the )?(?:port|it|this|that|another|no|any|your?)\b"
+    r"(?<=[^\s] )if (?:the )?(?:port|it|this|that|another|no|any|your?)\b"
 )
 # what Python says of errors in what nobody waits for (finalizers, atexit's functions): they end no process
 _IGNORED = "Exception ignored in"

@@ -182,14 +182,13 @@ def outcome(case: Case) -> Iterator[Finding]:
         facts = [fact for fact in case.of(kind) if fact.place.line >= until.get(fact.place.file, 0)]
         if facts:
             ask = "the output with NCCL_DEBUG=INFO of all ranks" if kind == "job.failed" else ""
-            alone = kind == "job.failed" and not case.of("nccl.warn")
             yield found(
                 name,
                 facts,
                 facts[0].text[:200],
                 "none",
                 confidence,
-                severity=Severity.QUESTION if alone else None,
+                severity=Severity.QUESTION if kind == "job.failed" else None,
                 collect=ask,
             )
 

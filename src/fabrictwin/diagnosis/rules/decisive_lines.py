@@ -32,59 +32,77 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
     told = any(one.severity >= Severity.WARNING for one in named)
     # a rule that reads more than one line says more of that line
     explained = {place for one in named if "*" not in one.cause.follows for place in one.evidence}
-    by_cause: dict[str, list[Fact]] = {}
-    known = sorted(case.of("line.known"), key=_when)
-    caught = {fact.place.file: fact.place.line for fact in reversed(case.of("watchdog"))}
-    if caught:
-        # a watchdog ends its process, and others hear of that
-        known = [
-            one
-            for one in known
-            if one.parts[0] != "rank-died"
-            or not (
-                _ABORT.search(str(one.parts[1])) or one.place.line > caught.get(one.place.file, one.place.line)
-            )
-        ]
-    alone = already | {str(fact.parts[0]) for fact in known if not fact.parts[5]}
-    for fact in known:
-        if fact.parts[5] and alone.isdisjoint(str(fact.parts[5]).split()):
-            continue  # says something beside another cause only
-        by_cause.setdefault(str(fact.parts[0]), []).append(fact)
+    known = _known(case)
+    by_cause = _by_cause(known, already)
     ended = any(map(_ended, (*known, *case.of("line.unknown"))))
-    erred = [fact for fact in known if _ended(fact) and _sure(fact) >= LIKELIER]
+    errors = [one for one in known if _ended(one) and _sure(one) >= LIKELIER and not _is_general(one)]
     areas = [
         name
         for name, facts in by_cause.items()
         if all(_sure(fact) < AREA for fact in facts) and "*" not in CAUSES[name].follows
     ]
     for place, (name, facts) in enumerate(by_cause.items()):
-        live = [fact for fact in facts if not fact.parts[6]]
-        slow = CAUSES[name].slows  # a way that is slower is what a program falls back to
-        if not slow and all(is_survived(str(fact.parts[1])) for fact in live):
-            live = []
-        telling = max(live or facts, key=_sure)  # of several as sure the first
         if name in already or facts[0].place in explained or _excused(name, already | set(by_cause)):
             continue
         if name in areas and (told or len(areas) < len(by_cause) or areas[0] != name):
             continue  # says less than what is known already
-        sure = min(_sure(telling), 1.0 if live else SURVIVED)
-        if level_of(str(telling.parts[1])) == Severity.WARNING and _apart(telling, erred):
-            sure -= WARNED
-        severity = Severity[str(telling.parts[4])] if telling.parts[4] else CAUSES[name].severity
-        if not ended and level_of(str(telling.parts[1])) == Severity.WARNING:
+        yield _finding(name, facts, errors, place=place, ended=ended)
+    yield from _unknown(case, named)
+
+
+def _known(case: Case) -> list[Fact]:
+    """Lines that mechanisms know, in time, without what a watchdog's end of its process makes others say."""
+    known = sorted(case.of("line.known"), key=_when)
+    caught = {fact.place.file: fact.place.line for fact in reversed(case.of("watchdog"))}
+
+    def follows(one: Fact) -> bool:
+        after = one.place.line > caught.get(one.place.file, one.place.line)
+        return one.parts[0] == "rank-died" and bool(after or _ABORT.search(str(one.parts[1])))
+
+    return [one for one in known if not caught or not follows(one)]
+
+
+def _by_cause(known: Sequence[Fact], already: set[str]) -> dict[str, list[Fact]]:
+    """Lines by their causes, the first in time first."""
+    alone = already | {str(fact.parts[0]) for fact in known if not fact.parts[5]}
+    by_cause: dict[str, list[Fact]] = {}
+    for fact in known:
+        if fact.parts[5] and alone.isdisjoint(str(fact.parts[5]).split()):
+            continue  # says something beside another cause only
+        by_cause.setdefault(str(fact.parts[0]), []).append(fact)
+    return by_cause
+
+
+def _finding(name: str, facts: Sequence[Fact], errors: Sequence[Fact], *, place: int, ended: bool) -> Finding:
+    """Return the finding of a cause: how sure and how bad by its surest line that nothing outlived."""
+    live = [fact for fact in facts if not fact.parts[6]]
+    slow = CAUSES[name].slows  # a way that is slower is what a program falls back to
+    if not slow and all(is_survived(str(fact.parts[1])) for fact in live):
+        live = []
+    telling = max(live or facts, key=_sure)  # of several as sure the first
+    level, sure = level_of(str(telling.parts[1])), min(_sure(telling), 1.0 if live else SURVIVED)
+    severity = Severity[str(telling.parts[4])] if telling.parts[4] else CAUSES[name].severity
+    if level == Severity.WARNING:
+        if not ended:
             severity = min(severity, Severity.WARNING)  # the program went on
-        if not live:
-            mild = level_of(str(telling.parts[1])) is not None or _sure(telling) < LIKELY
-            severity = Severity.WARNING if severity == Severity.ERROR and not mild else Severity.NOTE
-        yield found(
-            name,
-            [telling, *facts],
-            str(telling.parts[1])[:200],
-            "no such message",
-            sure - LATER * min(place, MOST_LATER),
-            severity=severity,
-            collect=ASK if severity <= Severity.QUESTION else "",
-        )
+        if _apart(telling, errors):
+            sure, severity = sure - WARNED, min(severity, Severity.QUESTION)
+    if not live:
+        mild = level is not None or _sure(telling) < LIKELY
+        severity = Severity.WARNING if severity == Severity.ERROR and not mild else Severity.NOTE
+    return found(
+        name,
+        [telling, *facts],
+        str(telling.parts[1])[:200],
+        "no such message",
+        sure - LATER * min(place, MOST_LATER),
+        severity=severity,
+        collect=ASK if severity <= Severity.QUESTION else "",
+    )
+
+
+def _unknown(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
+    """The first line of trouble that no mechanism knows, of the worst that there are."""
     quoted = {place for one in named for place in one.evidence}
     unknown = sorted(
         (fact for fact in case.of("line.unknown") if fact.place not in quoted and not _survived(fact)), key=_when
@@ -104,6 +122,11 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
                 collect="" if past else ASK,
             )
             return
+
+
+def _is_general(fact: Fact) -> bool:
+    """Return true for a cause that any other leads to: it says that something ended, and not why."""
+    return "*" in CAUSES[str(fact.parts[0])].follows
 
 
 def _apart(warning: Fact, errors: Sequence[Fact]) -> bool:
@@ -131,8 +154,9 @@ def _ended(fact: Fact) -> bool:
 
 
 def _survived(fact: Fact) -> bool:
-    """Return true for a line that nobody knows, after which the job worked or which says how it goes on."""
-    return bool(fact.parts[3]) or is_survived(str(fact.parts[1]))
+    """Return true for a line that nobody knows and that is information, or after which the job went on."""
+    said = str(fact.parts[1])
+    return bool(fact.parts[3]) or is_survived(said) or level_of(said) == Severity.NOTE
 
 
 def _sure(fact: Fact) -> float:

@@ -248,6 +248,7 @@ def topology(case: Case) -> Iterator[Finding]:
                 f"{bad[0].subject.device} - {bad[0].parts[0]}: {bad[0].parts[1]}",
                 usual,
                 0.8,
+                object=_common(bad),
             )
     near = [
         fact
@@ -262,6 +263,39 @@ def topology(case: Case) -> Iterator[Finding]:
             "PIX or PXB to the adapter of each rail",
             0.6,
         )
+        return
+    beside = {
+        gpu: {str(f.parts[1]) for f in near if f.subject.device == gpu} for gpu in {f.subject.device for f in near}
+    }
+    close = {gpu for gpu, ways in beside.items() if ways & _UNDER_ONE_SWITCH}
+    far = [fact for fact in near if fact.subject.device not in close]
+    # hosts with one adapter for two GPUs have as many GPUs far from it as near
+    if far and FEWEST_NEAR * (len(beside) - len(close)) <= len(close):
+        yield found(
+            "gdr-far",
+            far,
+            f"{far[0].subject.device}: no adapter nearer than {_nearest(far)}",
+            "PIX or PXB, as its peers",
+            0.4,
+            severity=Severity.QUESTION,
+            collect="lspci -tv, and NCCL's log with NCCL_DEBUG=INFO: which adapter that GPU uses, and how",
+        )
+
+
+_UNDER_ONE_SWITCH = {"PIX", "PXB", "PSB"}
+_DISTANCES = ("PHB", "NODE", "SYS")  # of nvidia-smi, from near to far
+FEWEST_NEAR = 3  # GPUs with an adapter of their own, for each without
+
+
+def _nearest(facts: list[Fact]) -> str:
+    return min((str(f.parts[1]) for f in facts), key=lambda way: _DISTANCES.index(way) if way in _DISTANCES else 9)
+
+
+def _common(pairs: list[Fact]) -> str:
+    """Return the one GPU that is in all of several pairs; empty where there is none."""
+    ends = [{fact.subject.device, str(fact.parts[0])} for fact in pairs]
+    shared = set.intersection(*ends)
+    return shared.pop() if len(shared) == 1 and len(ends) > SEVERAL else ""
 
 
 def _left_out(between: list[Fact], linked: list[Fact]) -> bool:
