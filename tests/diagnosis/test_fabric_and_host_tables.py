@@ -360,6 +360,14 @@ def test_descriptions_of_several_words_do_not_shift_neighbours():
     assert answer(head + row.format("Active")).findings[0].object == "192.0.2.6"
 
 
+def test_what_a_driver_and_a_bond_say_of_one_link_is_one_event():
+    down = "[262013.37] eth3: Link is down\n[262013.60] bonding: bond0: link status definitely down for interface eth3, x\n"
+    up = "[262015.07] eth3: Link is up, running at 100Mbit\n[262015.29] bonding: bond0: link status definitely up for interface eth3.\n"
+    assert told(down + up) == []
+    assert told(down) == ["port-down"]
+    assert told((down + up) * 3)[:1] == ["link-flapping"]
+
+
 TEXTS = (
     module([-40.0] * 4), peers("CNS"), events("ERRORS_LINKS", "LINK_UNEXPECTED_WIDTH", "2x"), OSPF + "10.0.0.3 1 Init/- 9s 3s 1.1.1.1 eth2\n",
     "index, name, pcie.link.width.current\n0, NVIDIA H100, 8\n", "ID | Name | State\n1 | Fan | Critical\n",

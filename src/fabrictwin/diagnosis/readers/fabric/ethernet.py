@@ -70,7 +70,7 @@ class Ethtool(LineReader):
             self.sink.add("port.counter", ("Read", 0), Subject(device=self._interface or "port"))
             return True
         found = re.match(
-            r"(?:\[?\w*\d+\]?: )?([\w ./(),-]+?)\s*:\s*(.*)$", bare
+            r"(?:\[?\w*\d+\]?: )?([\w ./#(),-]+?)\s*:\s*(.*)$", bare
         )  # a queue's, with its name before
         if found is None or bare.startswith("/sys/"):
             return not bare
