@@ -246,10 +246,10 @@ def test_optimizers_run_behind_the_passes_of_stages_that_can_be_last(monkeypatch
         lambda context, stages: Record(optimizer_ps=lambda dense, experts: 100 * dense + experts),
     )  # fmt: skip
     made = Record(
-        layout=Record(pp=4), job=Record(split_parameters=lambda s: (4 - s, 1)),
-        last_stages=[0, 1, 3], context=None, training=Record(overlap=Record(optimizer=apart)),
+        layout=Record(pp=4), last_stages=[0, 1, 3], context=None, training=Record(overlap=Record(optimizer=apart)),
     )  # fmt: skip
-    assert ClosedForm.optimizers_ps.func(made).tolist() == ([0] * 4 if apart else [401, 301, 0, 101])
+    parameters = np.array([[[3, 2, 1, 0], [1, 1, 1, 1]], [[0, 1, 0, 1], [1, 0, 1, 0]]])
+    assert ClosedForm.optimizers_ps(made, parameters).tolist() == ([0] * 4 if apart else [401, 301, 0, 101])
 
 
 @pytest.mark.parametrize("loads", [None, "experts", "pattern", "first", "last"])

@@ -502,12 +502,14 @@ def test_a_schedule_waits_for_parameters_and_gradients_on_their_way(monkeypatch,
         return found
 
     closed = Record(
-        last_stages=[0], optimizers_ps=np.array([7.0]), context=Record(final=1), played=played,
+        last_stages=[0], optimizers_ps=lambda parameters: np.array([float(parameters)]),
+        context=Record(final=1), played=played,
         play=lambda passes, m, given: found if m == 1 and not given.any() else None,
         passes=Record(took=np.array([[[10.0, 20.0]]] * 3), marks={(0, 0): (9.0, 6.0), (0, 1): (8.0, 5.0)}),
     )  # fmt: skip
     bounds = lower_bound.LowerBounds()
     monkeypatch.setattr(bounds._exchanges, "of", lambda job: stage_exchanges(*exchanges))
+    monkeypatch.setattr(bounds._exchanges, "parameters", lambda job: 7)
     assert bounds.played(Record(layout=Record(pp=1), micro_batches=4, chunks=2), closed) == least
     assert asked[0].tolist() == [first]
 

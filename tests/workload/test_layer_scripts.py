@@ -56,7 +56,7 @@ def segments(
         trained=lambda whole: whole, frozen=lambda whole: 0,
         layer_parameters=lambda number: (100 + number, 10, 0),
     )  # fmt: skip
-    made._attention, made._mlp, made._ends = block("attention", 1), block("mlp", 2), block("ends", 4)
+    made.parts = Record(attention=block("attention", 1), mlp=block("mlp", 2), ends=block("ends", 4))
     made.roof, made._layer = "roof", made._make_layer
     monkeypatch.setattr(stage_segments, "MambaBlock", lambda roof, shape: block("mamba", 8))
     monkeypatch.setattr(made, "_every_second_product", lambda: block("again", 16).forward(), raising=False)

@@ -49,6 +49,7 @@ from fabrictwin.program.program import HUBS, NONE, Channels, Pattern
 RINGS = (Pattern.RING_ALL_REDUCE, Pattern.RING_ALL_GATHER, Pattern.RING_REDUCE_SCATTER)
 TREES = (Pattern.TREE_ALL_REDUCE, Pattern.TREE_REDUCE, Pattern.TREE_BROADCAST)
 PATS = (Pattern.PAT_ALL_GATHER, Pattern.PAT_REDUCE_SCATTER)
+_AROUND = (*RINGS, Pattern.CHAIN_BROADCAST)
 UPWARDS = (Pattern.TREE_ALL_REDUCE, Pattern.TREE_REDUCE)
 DOWNWARDS = (Pattern.TREE_ALL_REDUCE, Pattern.TREE_BROADCAST)
 
@@ -160,24 +161,8 @@ def _edges(channels: Channels) -> Edges:
     seats = _seats(channels)
     rows = np.arange(len(channels.ranks))
     pattern = channels.pattern[seats.channel]
-    unit = channels.element_bytes
     payload = channels.payload_bytes[seats.channel]
-    elements = payload // unit
-    size = payload.copy()
-
-    all_reduce = pattern == Pattern.RING_ALL_REDUCE
-    shard = share(elements, seats.position, seats.n) * unit
-    # of all shards twice over, an edge does not carry the one that ends at its far end and the one after it
-    spared = shard[seats.row(seats.position + 1)] + shard[seats.row(seats.position + 2)]
-    size[all_reduce] = (2 * payload - spared)[all_reduce]
-
-    begin = channels.offset_bytes[seats.channel] // unit
-    index = _shard_index(channels, seats)
-    shard = (share(begin + elements, index, seats.n) - share(begin, index, seats.n)) * unit
-    gather = pattern == Pattern.RING_ALL_GATHER
-    size[gather] = (payload - shard[seats.row(seats.position + 1)])[gather]
-    scatter = pattern == Pattern.RING_REDUCE_SCATTER
-    size[scatter] = (payload - shard)[scatter]
+    size = _ring_bytes(channels, seats, pattern, payload)
 
     hop = np.where(pattern == Pattern.SHIFT, channels.shift[seats.channel], 1)
     target = seats.row(seats.position + hop)
@@ -209,6 +194,30 @@ def _edges(channels: Channels) -> Edges:
         source_row=source_row,
         target_row=target_row,
     )
+
+
+def _ring_bytes(channels: Channels, seats: _Seats, pattern: I8, payload: I64) -> I64:
+    """[R] what each seat of a ring sends to the next; the payload of other patterns."""
+    size, unit = payload.copy(), channels.element_bytes
+    if not among(channels.pattern, RINGS).any():
+        return size
+    elements = payload // unit
+    all_reduce = pattern == Pattern.RING_ALL_REDUCE
+    if all_reduce.any():
+        shard = share(elements, seats.position, seats.n) * unit
+        # of all shards twice over, an edge does not carry the one that ends at its far end and the one after it
+        spared = shard[seats.row(seats.position + 1)] + shard[seats.row(seats.position + 2)]
+        size[all_reduce] = (2 * payload - spared)[all_reduce]
+    if all_reduce.all():
+        return size
+    begin = channels.offset_bytes[seats.channel] // unit
+    index = _shard_index(channels, seats)
+    shard = (share(begin + elements, index, seats.n) - share(begin, index, seats.n)) * unit
+    gather = pattern == Pattern.RING_ALL_GATHER
+    size[gather] = (payload - shard[seats.row(seats.position + 1)])[gather]
+    scatter = pattern == Pattern.RING_REDUCE_SCATTER
+    size[scatter] = (payload - shard)[scatter]
+    return size
 
 
 def pat_shards(channels: Channels, c: int) -> tuple[I64, I64]:
@@ -266,8 +275,11 @@ def path_sum(parent_row: I64, weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def parent_rows(channels: Channels) -> I64:
     """[R] the row of each seat's parent in its tree, NONE for roots and for what is in no tree."""
+    trees = among(channels.pattern, TREES)
+    if not trees.any():
+        return np.full(len(channels.ranks), NONE, np.int64)
     seats = _seats(channels)
-    in_tree = among(channels.pattern, TREES)[seats.channel]
+    in_tree = trees[seats.channel]
     return np.where(in_tree & (channels.parent != NONE), seats.first + channels.parent, NONE)
 
 
@@ -293,16 +305,11 @@ def rounds(channels: Channels) -> I64:
     """[C] steps of a ring or PAT, edges of a chain; 1 where everything is sent at once, or in a tree."""
     n = np.diff(channels.rank_start).astype(np.int64)
     pattern = channels.pattern
-    found = np.select(
-        [
-            (pattern == Pattern.RING_ALL_REDUCE),
-            (pattern == Pattern.RING_ALL_GATHER) | (pattern == Pattern.RING_REDUCE_SCATTER),
-            (pattern == Pattern.CHAIN_BROADCAST),
-            among(pattern, PATS),
-        ],
-        [2 * (n - 1), n - 1, n - 1, np.ceil(np.log2(np.maximum(n, 1))).astype(np.int64)],
-        default=1,
-    )
+    around = np.where(among(pattern, _AROUND), n - 1, 1)
+    found: I64 = np.where(pattern == Pattern.RING_ALL_REDUCE, 2 * around, around)
+    pat = among(pattern, PATS)
+    if pat.any():
+        found[pat] = np.ceil(np.log2(np.maximum(n[pat], 1))).astype(np.int64)
     found[n == 1] = 0
     return found
 

@@ -235,7 +235,10 @@ def meeting(channels: Channels, edges: patterns.Edges, alone: Alone, fabric: Fab
 
     What reduces or multicasts inside a switch passes a chunk on while it comes in, and is not played.
     """
-    rows = np.flatnonzero(_stored(channels)[edges.channel] & (edges.size_bytes > 0))
+    stored = _stored(channels)
+    if not stored.any():
+        return None
+    rows = np.flatnonzero(stored[edges.channel] & (edges.size_bytes > 0))
     if not 0 < len(rows) <= _EDGES or not _moves(alone.byte_ps[rows]):
         return None
     number = place_of(rows, len(edges)).astype(np.int64)
@@ -263,7 +266,9 @@ def _moves(byte_ps: F64) -> bool:
 
 def _stored(channels: Channels) -> Bool:
     """[C] chains, and trees that have no seats in switches."""
-    found = (channels.pattern == Pattern.CHAIN_BROADCAST) | patterns.among(channels.pattern, patterns.TREES)
+    found: Bool = (channels.pattern == Pattern.CHAIN_BROADCAST) | patterns.among(channels.pattern, patterns.TREES)
+    if not found.any():
+        return found
     hub = np.add.reduceat(patterns.hubs(channels).astype(np.int64), channels.rank_start[:-1]) > 0
     stored: Bool = found & ~hub
     return stored

@@ -47,35 +47,37 @@ def connect_trees(intra: I32, patterns: list[Pattern], ranks: int) -> tuple[I32,
     split = np.array([p == Pattern.SPLIT_TREE for p in patterns])
     simple = np.array([p == Pattern.TREE for p in patterns])
     trees = double_binary_tree(nodes)
-    for channel in range(channels):
-        chain = intra[:, channel]
-        near, far = chain[:, :-1], chain[:, 1:]
-        real = (near != NONE) & (far != NONE)
-        for half in (channel, channel + channels):
-            up[half, far[real]] = near[real]
-            down[half, near[real], 0] = far[real]
-        parent = chain[:, 0]
-        second = chain[:, 1] if chain.shape[1] > 1 else parent
-        second = np.where(second == NONE, parent, second)
-        children = np.stack([np.where(simple, parent, second), np.where(split, second, parent)])
-        for half, tree in ((channel, trees[0]), (channel + channels, trees[1])):
-            _over_hosts(up[half], down[half], parent, children, tree)
+    near, far = intra[:, :, :-1], intra[:, :, 1:]
+    real = (near != NONE) & (far != NONE)
+    near, far, channel = near[real], far[real], np.nonzero(real)[1]
+    for half in (channel, channel + channels):
+        up[half, far] = near
+        down[half, near, 0] = far
+    parent = intra[:, :, 0]
+    second = intra[:, :, 1] if intra.shape[2] > 1 else parent
+    second = np.where(second == NONE, parent, second)
+    children = np.stack([np.where(simple[:, None], parent, second), np.where(split[:, None], second, parent)])
+    for half, tree in ((slice(channels), trees[0]), (slice(channels, None), trees[1])):
+        _over_hosts(up[half], down[half], parent, children, tree)
     return up, down
 
 
 def _over_hosts(up: I32, down: I32, parent: I32, children: I32, tree: NodeTree) -> None:
-    """Join hosts along one tree; `children` are the GPUs of each host to which its two children connect."""
-    has = tree.up != NONE
-    above = tree.up[has]
-    up[parent[has]] = children[tree.side[has], above]
+    """Join hosts along one tree, on all channels.
+
+    `parent` [hosts, channels] is the GPU of each host that connects to the host above, `children` [2, hosts,
+    channels] those to which its two children connect.
+    """
+    has, channel = tree.up != NONE, np.arange(len(up))
+    up[channel, parent[has]] = children[tree.side[has], tree.up[has]]
     for side in (0, 1):
         child = tree.down[:, side]
         here = np.flatnonzero(child != NONE)
         at, below = children[side, here], parent[child[here]]
-        free = (down[at] != NONE).sum(axis=1)
+        free = (down[channel, at] != NONE).sum(axis=2)
         if (free >= TREE_CHILDREN).any():
             raise InvariantError("a tree has more children than a rank can have")
-        down[at, free] = below
+        down[channel, at, free] = below
 
 
 def nvls_trees(heads: I32, ranks: int) -> tuple[I32, I32]:

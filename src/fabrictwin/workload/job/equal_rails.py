@@ -61,6 +61,8 @@ class EqualRails:
         self._leaf, self._uplink_bps = leaf, uplink_bps
         self._views: dict[_Slots, _View | None] = {}
         self._equal: dict[tuple[_Rail, ...], bool] = {}
+        # rows of groups on each rail, and the rails, by the groups' GPUs: the same of many groups on other hosts
+        self._divided: dict[tuple[object, ...], tuple[list[I64], tuple[_Rail, ...]]] = {}
 
     def representatives(self, groups: I64) -> I64:
         """Rows of `groups` that stand for all of them, which are between hosts and act together."""
@@ -69,16 +71,24 @@ class EqualRails:
         if rows is None:
             return every
         host = self.fabric.node_host[self.library.rank_node[groups]]
-        distinct, which = _numbered(rows)
-        parts = self._apart(distinct)
-        members = [np.flatnonzero(np.isin(which, part)) for part in parts]
+        members, rails = self._rails(rows)
         first = members[0]
         for mine in members[1:]:
             if len(mine) != len(first) or (host[mine] != host[first]).any():
                 return every
         if len(members) == 1:
             return every
-        return first if self._are_equal(tuple(self._rail(rows[mine]) for mine in members)) else every
+        return first if self._are_equal(rails) else every
+
+    def _rails(self, rows: I64) -> tuple[list[I64], tuple[_Rail, ...]]:
+        """([rails] places of the rows of each, the rails) of groups with these GPUs on every host."""
+        key = rows.shape, rows.tobytes()
+        if key not in self._divided:
+            distinct, which = _numbered(rows)
+            parts = self._apart(distinct)
+            members = [np.flatnonzero(np.isin(which, part)) for part in parts]
+            self._divided[key] = members, tuple(self._rail(distinct[part]) for part in parts)
+        return self._divided[key]
 
     @cached_property
     def _comparable(self) -> bool:

@@ -97,7 +97,6 @@ class _Lowered:
     """A communication of one group."""
 
     communication: Communication
-    edges: patterns.Edges
     replaced: tuple[str, str, str] | None = None  # see `Library.replaced`
 
     @property
@@ -106,6 +105,10 @@ class _Lowered:
         found = self.communication.transport.connections
         assert found is not None
         return found
+
+    @cached_property
+    def edges(self) -> patterns.Edges:
+        return patterns.edges(self.communication.channels)
 
     @property
     def layout(self) -> tuple[object, ...]:
@@ -198,9 +201,9 @@ class Library:
         if task not in known.lowered:
             choice, replaced = self._choice(known.tuner, task) if task.kind in COLLECTIVE else (None, None)
             one = known.lowering(task, choice)
-            if sum(len(each.edges) for each in known.lowered.values()) > _EDGES_KEPT:
+            if sum(len(each.connections) for each in known.lowered.values()) > _EDGES_KEPT:
                 known.lowered.clear()
-            known.lowered[task] = _Lowered(one, patterns.edges(one.channels), replaced)
+            known.lowered[task] = _Lowered(one, replaced)
         found = known.lowered[task]
         if found.replaced is not None:
             self.replaced.add(found.replaced)

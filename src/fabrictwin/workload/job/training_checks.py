@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.workload.job.rank_layout import split_layers
@@ -178,6 +180,11 @@ def _check_experts(training: Training, model: Model, wrong: Wrong) -> None:
         )
 
 
+@cache
+def _defaults() -> tuple[Sharding, Collective]:
+    return Sharding(), Collective()
+
+
 def check_switches(training: Training, model: Model, dp: int, wrong: Wrong) -> int:
     """Sharding, overlap and offload. Returns how many data-parallel ranks make a unit. Raises ConfigError."""
     par, sharding = training.parallel, training.sharding
@@ -204,13 +211,13 @@ def check_switches(training: Training, model: Model, dp: int, wrong: Wrong) -> i
     elif sharding.ranks is not None:
         raise wrong("sharding.ranks", f"got {sharding.ranks}, expected none with {strategy}: it shards over all")
     _check_overlap(training, wrong)
+    default, gradients = _defaults()
     if strategy not in SHARDED:
-        default = Sharding()
         for key in ("prefetch", "reshard_after_forward"):
             if getattr(sharding, key) != getattr(default, key):
                 raise wrong(f"sharding.{key}", f"expected only with zero-3 or fsdp, got strategy {strategy}")
     hybrid = strategy in IN_PASS and width < dp
-    if training.gradients != Collective() and strategy != "none" and not hybrid:
+    if training.gradients != gradients and strategy != "none" and not hybrid:
         raise wrong("gradients", f"expected nothing with {strategy}: gradients are reduce-scattered, by rings")
     for key in ("attention_throughput", "attention_backward_throughput"):
         if getattr(training, key) is not None and training.attention == "materialised":

@@ -96,6 +96,9 @@ class Script:
         """Another script after this one."""
         shift = self.keys
         self.keys += other.keys
+        if not shift or not other.keys:  # its keys are still free, or it has none
+            self.items.extend(other.items)
+            return
         for item in other.items:
             if isinstance(item, Start):
                 item = Start(item.key + shift, item.collective)

@@ -74,26 +74,40 @@ def roofline(
     ).with_products(product_share)
 
 
-class Segments:
-    """The segments of a job."""
+@record
+class Parts:
+    """A roofline, and what makes scripts of layers and ends by it."""
 
-    def __init__(self, job: Job, *, precision: Precision | None = None) -> None:
-        self.job, shape = job, job.shape
-        self.roof = self._roofline(precision or job.training.precision)
-        self._attention = self._attention_block(shape.without_experts)
-        self._mlp = self._mlp_block(shape.in_tokens)
-        self._ends = Ends(self.roof, shape.in_tokens.without_experts)
+    roof: Roofline
+    attention: AttentionBlock
+    mlp: MlpBlock
+    ends: Ends
+
+
+class Segments:
+    """The segments of a job; `parts` are its own where they are known."""
+
+    def __init__(self, job: Job, *, precision: Precision | None = None, parts: Parts | None = None) -> None:
+        self.job = job
+        self.parts = parts or self._make_parts(precision or job.training.precision)
+        self.roof = self.parts.roof
         self._layers: dict[tuple[float, str, bool], tuple[Script, Script]] = {}
         self._wide: Segments | None = None
+
+    def _make_parts(self, precision: Precision) -> Parts:
+        roof, shape = self._roofline(precision), self.job.shape
+        attention = self._attention_block(roof, shape.without_experts)
+        mlp = self._mlp_block(roof, shape.in_tokens)
+        return Parts(roof, attention, mlp, Ends(roof, shape.in_tokens.without_experts))
 
     def _roofline(self, precision: Precision) -> Roofline:
         return roofline(*roofline_key(self.job, precision))
 
-    def _attention_block(self, shape: Shape) -> AttentionBlock:
-        return AttentionBlock(self.roof, shape)
+    def _attention_block(self, roof: Roofline, shape: Shape) -> AttentionBlock:
+        return AttentionBlock(roof, shape)
 
-    def _mlp_block(self, shape: Shape) -> MlpBlock:
-        return MlpBlock(self.roof, shape)
+    def _mlp_block(self, roof: Roofline, shape: Shape) -> MlpBlock:
+        return MlpBlock(roof, shape)
 
     def is_wide(self, number: int) -> bool:
         """Return true if a layer, counted from 0, stays in 16 bits."""
@@ -130,21 +144,21 @@ class Segments:
             return forward, backward
         attends, thinks = kind in ("", "*"), kind in ("", "-", "E")
         if attends:
-            forward.extend(self._attention.forward())
+            forward.extend(self.parts.attention.forward())
         if thinks:
-            forward.extend(self._mlp.forward(load))
+            forward.extend(self.parts.mlp.forward(load))
         if recompute == "full" and attends:
-            backward.extend(self._attention.forward("recompute"))
+            backward.extend(self.parts.attention.forward("recompute"))
         if thinks and recompute == "full" and self.job.training.recompute_ends_early:
-            backward.extend(self._mlp.forward_until_down())
+            backward.extend(self.parts.mlp.forward_until_down())
         elif thinks and (recompute == "full" or (load and "experts" in self.job.training.recompute_modules)):
-            backward.extend(self._mlp.forward(load, "recompute"))
+            backward.extend(self.parts.mlp.forward(load, "recompute"))
         if recompute == "operations":
             backward.extend(self._every_second_product())
         if thinks:
-            backward.extend(self._mlp.backward(load))
+            backward.extend(self.parts.mlp.backward(load))
         if attends:
-            backward.extend(self._attention.backward(recompute_core=recompute == "selective"))
+            backward.extend(self.parts.attention.backward(recompute_core=recompute == "selective"))
         if load and self.job.shape.hiding.hide_experts:
             self._pace(forward, 1 / 3)
             self._pace(backward, 2 / 3)
@@ -163,8 +177,8 @@ class Segments:
         With tensor parallelism results of reduce-scatters are kept (torchtitan's list of operators), those of
         all-reduces are summed again. What is gathered to compute again is what backward reads, and counted there.
         """
-        block, shape, model, script = self._mlp, self.job.shape, self.job.model, Script()
-        cost = block.norm()[0] * 2 + block.residual()[0] + self._attention.rotary()
+        block, shape, model, script = self.parts.mlp, self.job.shape, self.job.model, Script()
+        cost = block.norm()[0] * 2 + block.residual()[0] + self.parts.attention.rotary()
         cost += block.activation(shape.tokens * model.ffn // shape.sharing.tp)[0]
         key, out, up = (block.forward_of(linear, shape.tokens) for linear in model.second_products())
         script.compute(cost + key + out, "recompute")
@@ -189,20 +203,20 @@ class Segments:
     @cached_property
     def first(self) -> Segment:
         whole = self.job.first_parameters()
-        scripts = self._ends.embedding_forward(), self._ends.embedding_backward()
+        scripts = self.parts.ends.embedding_forward(), self.parts.ends.embedding_backward()
         return Segment(self.job.trained(whole), 0, self.job.frozen(whole), *scripts)
 
     @cached_property
     def last(self) -> Segment:
-        forward, backward = self._ends.output_forward(), self._ends.output_backward()
+        forward, backward = self.parts.ends.output_forward(), self.parts.ends.output_backward()
         for _ in range(self.job.model.predictors):
-            joined, apart = self._ends.join_forward(), self._ends.join_backward()
+            joined, apart = self.parts.ends.join_forward(), self.parts.ends.join_backward()
             layers = self._of_predictor()
-            for script in (joined, *(pair[0] for pair in layers), self._ends.output_forward()):
+            for script in (joined, *(pair[0] for pair in layers), self.parts.ends.output_forward()):
                 forward.extend(script)
             again = Script()
             behind = [pair[1] for pair in reversed(layers)]
-            for script in (self._ends.output_backward(), *behind, apart, backward):
+            for script in (self.parts.ends.output_backward(), *behind, apart, backward):
                 again.extend(script)
             backward = again
         whole = self.job.last_parameters()

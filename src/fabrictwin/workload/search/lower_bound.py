@@ -54,10 +54,6 @@ def _least_ps(script: Script, launch_ps: int, price: _Price) -> float:
     Where scripts follow on each other, what the host issues last and first is one stretch: of those ends only the
     device's time is sure.
     """
-    took = [item.cost.ps for item in script.items if isinstance(item, Compute)]
-    whole = script.cost().took_ps(launch_ps)
-    if len(took) == len(script.items):
-        return whole
     now, ps, kernels, first = 0.0, 0.0, 0, True
     streams: dict[str, float] = {}
     until: dict[object, float] = {}
@@ -73,7 +69,7 @@ def _least_ps(script: Script, launch_ps: int, price: _Price) -> float:
             until[item.key] = streams[group] = max(now, streams.get(group, 0.0)) + price(item.collective)
         else:
             now = max(now, until.get(item.key, 0.0))
-    return max(whole, now + ps)
+    return max(script.cost().took_ps(launch_ps), now + ps)
 
 
 def _price_ps(collective: Collective, job: Job, steps: dict[Kind, int]) -> float:
@@ -182,10 +178,13 @@ class LowerBounds:
 
     def _passes(self, job: Job, loads: tuple[float, ...]) -> tuple[_Passes, ...]:
         layout, training = job.layout, job.training
-        if layout not in self._ep_hosts:
-            self._ep_hosts[layout] = job.ep_hosts
+        hosts = 1
+        if layout.ep > 1:
+            if layout not in self._ep_hosts:
+                self._ep_hosts[layout] = job.ep_hosts
+            hosts = self._ep_hosts[layout]
         key = (
-            *(layout.tp, layout.cp, layout.ep, layout.expert_tp, self._ep_hosts[layout]),
+            *(layout.tp, layout.cp, layout.ep, layout.expert_tp, hosts),
             *(training.micro_batch_size, training.sequence_parallel, training.recompute, len(loads)),
         )
         if key not in self._known:
@@ -219,7 +218,7 @@ class LowerBounds:
         passes = self._closer_passes(job, closed, kinds)
         took = _summed(layers, passes)
         if closed.context.split:
-            return _bound_ps(job, *took, self._exchanges.of(job), closed.optimizers_ps)
+            return _bound_ps(job, *took, self._exchanges.of(job), self._optimizers_ps(job, closed))
         return self._scheduled(job, closed, self._pass_times(job, closed, took, _computed(layers, passes)))
 
     def played(self, job: Job, closed: ClosedForm) -> float:
@@ -259,8 +258,11 @@ class LowerBounds:
             final = played.begin[int(closed.context.final), s]
             ready = [final[chunk] + min(passes.marks.get((s, chunk), (0.0,))) for chunk in range(job.chunks)]
             done[s] = max(done[s], *_reduced_ps(exchanges.reduced[:, :, s], ready))
-        behind = closed.optimizers_ps + exchanges.behind
+        behind = self._optimizers_ps(job, closed) + exchanges.behind
         return played.shift + max(float(done[s] + behind[s]) for s in stages)
+
+    def _optimizers_ps(self, job: Job, closed: ClosedForm) -> F64:
+        return closed.optimizers_ps(self._exchanges.parameters(job))
 
     def _closer_passes(self, job: Job, closed: ClosedForm, kinds: Sequence[float | str]) -> list[_Passes]:
         """Passes of layers by their loads, and of ends."""

@@ -320,13 +320,16 @@ class ClosedForm:
         made = [self.groups.within(collective, s.number, s.units, s.cell, s.actors) for s in self._placed]
         return min(self.clock.durations[one[0][0]] if one else 0.0 for one in made)
 
-    @cached_property
-    def optimizers_ps(self) -> F64:
-        """[stages] ps of the optimizer behind a stage's passes, of those that can be last."""
+    def optimizers_ps(self, parameters: F64) -> F64:
+        """[stages] ps of the optimizer behind a stage's passes, of those that can be last.
+
+        `parameters` [2, chunks, stages] are those of one rank that are trained, dense and of experts.
+        """
         took, optimizer = np.zeros(self.layout.pp), OptimizerStep(self.context, self.last_stages)
         if not self.training.overlap.optimizer:  # otherwise bucket by bucket, beside the passes
+            dense, experts = parameters.sum(axis=1)
             for s in self.last_stages:
-                took[s] = optimizer.optimizer_ps(*self.job.split_parameters(s))
+                took[s] = optimizer.optimizer_ps(int(dense[s]), int(experts[s]))
         return took
 
     # --- the step

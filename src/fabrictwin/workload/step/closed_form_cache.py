@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from functools import cache, cached_property
 from typing import Any, cast
 
@@ -13,7 +12,7 @@ from fabrictwin.workload.layers.feedforward import MlpBlock
 from fabrictwin.workload.layers.number_formats import Precision
 from fabrictwin.workload.layers.pass_script import FixedScript, Part, Script
 from fabrictwin.workload.layers.roofline import Roofline
-from fabrictwin.workload.layers.stage_segments import Segment, Segments, roofline, roofline_key
+from fabrictwin.workload.layers.stage_segments import Parts, Segment, Segments, roofline, roofline_key
 from fabrictwin.workload.layers.transformer import Shape
 
 
@@ -22,9 +21,10 @@ class CachedJob(Job):
 
     @classmethod
     def of(cls, job: Job, *, micro_batches: int) -> CachedJob:
-        """The same job with another number of micro-batches."""
-        same = {field.name: getattr(job, field.name) for field in fields(Job)}
-        return cls(**{**same, "micro_batches": micro_batches})
+        """The same job with another number of micro-batches, on which nothing rests that is kept of it."""
+        same = cls.__new__(cls)
+        same.__dict__.update(job.__dict__, micro_batches=micro_batches)
+        return same
 
     @cached_property
     def _of_kind(self) -> dict[object, tuple[int, int, int]]:
@@ -101,26 +101,29 @@ def key_of(job: Job) -> tuple[object, ...]:
 
 
 _NUMBERS: dict[tuple[object, ...], int] = {}
+_PARTS: dict[int, Parts] = {}
 
 
 class CachedSegments(Segments):
     """Segments whose scripts are shared by layouts of one shape."""
 
     def __init__(self, job: Job) -> None:
-        super().__init__(job)
         # a number in place of what is long to hash, again and again
-        self.key = (_NUMBERS.setdefault(key_of(job), len(_NUMBERS)),)
+        number = _NUMBERS.setdefault(key_of(job), len(_NUMBERS))
+        self.key = (number,)
+        super().__init__(job, parts=_PARTS.get(number))
+        _PARTS[number] = self.parts
         self._kinds: dict[tuple[object, ...], Segment] = {}
         self._chunks: dict[tuple[int, int], list[Segment]] = {}
 
     def _roofline(self, precision: Precision) -> Roofline:
         return _roofline(*roofline_key(self.job, precision))
 
-    def _attention_block(self, shape: Shape) -> AttentionBlock:
-        return _attention_block(self.roof, shape)
+    def _attention_block(self, roof: Roofline, shape: Shape) -> AttentionBlock:
+        return _attention_block(roof, shape)
 
-    def _mlp_block(self, shape: Shape) -> MlpBlock:
-        return _mlp_block(self.roof, shape)
+    def _mlp_block(self, roof: Roofline, shape: Shape) -> MlpBlock:
+        return _mlp_block(roof, shape)
 
     def scripts(self, load: float, kind: str = "", wide: bool = False) -> tuple[Script, Script]:
         """(forward, backward) of a layer whose busiest expert rank has so much load; 0 is dense.
@@ -161,7 +164,7 @@ class CachedSegments(Segments):
 
     def _ends_of(self, name: str, make: Callable[[], Segment]) -> tuple[Script, Script]:
         # a predictor's layers are part of the last end
-        own = self.key if self.job.model.predictors else (self.roof, self._ends.shape)
+        own = self.key if self.job.model.predictors else (self.roof, self.parts.ends.shape)
         key = (*own, name)
         if key not in _SCRIPTS:
             made = make()

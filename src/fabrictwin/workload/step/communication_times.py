@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from copy import copy
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -40,16 +41,16 @@ class Asked:
     step: int  # bytes that sizes are multiples of
     make: Make
 
-    @property
+    @cached_property
     def units(self) -> float:
         return max(self.size_bytes / self.step, 1.0)
 
-    @property
+    @cached_property
     def low(self) -> int:
         """The power of two that is the units or next below."""
         return 1 << (int(self.units).bit_length() - 1)
 
-    @property
+    @cached_property
     def keys(self) -> dict[tuple[object, ...], int]:
         """The sizes in bytes that its time lies between, by what each is known by."""
         ends = (self.low,) if self.units == self.low else (self.low, 2 * self.low)
