@@ -163,20 +163,3 @@ def test_a_launcher_within_another_puts_two_prefixes():
     )
     lines = ["ready", "steady", *ignored.splitlines(), "done"]
     assert first("".join(f"[1,3]<stdout>:0: {line}\n" for line in lines)) == ""
-
-
-def test_nvlinks_of_a_topology_file_are_the_files():
-    def printed(device, rate):
-        return f"n1:1:1 [0] NCCL INFO + NVL[{rate}] - GPU/{device}\n"
-
-    head = "n1:1:1 [0] NCCL INFO NCCL_TOPO_FILE set by environment to /x/topo.xml\n"
-    gpus = "".join(
-        f"n1:1:1 [0] NCCL INFO CPU/0 (1/1/2)\nn1:1:1 [0] NCCL INFO + PCI[24.0] - GPU/{mine} (0)\n{printed(other, rate)}"
-        for mine, other, rate in (
-            ("17000", "65000", "240.0"),
-            ("65000", "17000", "240.0"),
-            ("75000", "17000", "20.0"),
-        )
-    )
-    assert first(gpus) == "nvlink-degraded"
-    assert first(head + gpus) == "topology-file"

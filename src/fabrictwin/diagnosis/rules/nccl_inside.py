@@ -51,16 +51,6 @@ def nvlink(case: Case) -> Iterator[Finding]:
     # in meshes without switches GPUs may differ by design: the usual one is then not the greatest
     if weak and len(weak) <= len(total) / 2:
         mine = [fact for key in weak for fact in facts[key]]
-        if "NCCL_TOPO_FILE" in case.settings:  # NCCL prints what the file says, not what there is
-            yield found(
-                "topology-file",
-                [*case.settings["NCCL_TOPO_FILE"], *mine],
-                f"NCCL_TOPO_FILE={case.settings['NCCL_TOPO_FILE'][0].parts[1]}: NVLink {total[weak[0]]:g} GB/s",
-                f"{usual:g} GB/s, as its peers in the file",
-                0.85,
-                severity=Severity.WARNING,
-            )
-            return
         yield found(
             "nvlink-degraded",
             mine,
