@@ -353,7 +353,7 @@ class ClosedForm:
         last, shift = int(played.end.max(axis=(0, 2)).argmax()), played.shift
         self._end_passes(played.begin + shift, played.end + shift)
         optimizer.lower()
-        step = max(self.clock.ends)
+        step = max(max(self.clock.ends), float(played.end.max() + shift))
         each = m * passes.took.sum(axis=(0, 2)) + passes.extra.sum(axis=(0, 2)) + first.sum(axis=1)
         own = each[last]
         compute = m * passes.computed[:, last].sum()
@@ -394,11 +394,17 @@ class ClosedForm:
         return first
 
     def _end_passes(self, begin: F64, end: F64) -> None:
-        """Put the begin and end of the last micro-batch's passes into the context: [3, stages, chunks] ps."""
+        """Put the begin and end of the last micro-batch's passes into the context: [3, stages, chunks] ps.
+
+        Of stages that cannot be last nothing follows.
+        """
         orders, marks, at = self.context.orders, self.passes.marks, self.clock.at
         for stage in self.stages:
             s = stage.number
-            tasks = []
+            tasks: list[tuple[float, Task]] = []
+            if s not in self.last_stages:
+                orders.append([])
+                continue
             for chunk in range(self.job.chunks):
                 for kind in self.kinds:
                     moment = float(end[int(kind), s, chunk])
