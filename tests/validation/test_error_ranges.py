@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 import fabrictwin as ft
-from fabrictwin.catalog.error_ranges import COLLECTIVE, STEP, error_ranges, regime_of
+from fabrictwin.catalog.error_ranges import COLLECTIVE, FIRST_TOKEN, NEXT_TOKEN, STEP, error_ranges, regime_of
 from fabrictwin.report.error_range import StepCase, range_lines, step_range
 from fabrictwin.validation.ranges.error_cells import Held, cells, coverage, weighted_quantiles
 
@@ -39,6 +37,13 @@ def test_few_groups_make_a_range_wide() -> None:
     assert not cells(drawn(4, 60, 0.1, 0.05))
 
 
+def test_a_range_lies_around_the_prediction_whatever_side_its_rows_are_on() -> None:
+    rows = [Held(("known",), f"group {i % 12}", 0.02 + 0.01 * (i % 5)) for i in range(60)]
+    a, b, c, d = np.log(cells(rows)["known",].factors)
+    assert (a, b) == pytest.approx((-d, -c), abs=2e-3)
+    assert 0.04 <= c < d < 0.1  # half are off by 4 % at most, nine tenths by 6
+
+
 def test_a_cell_without_rows_of_its_own_takes_the_one_before() -> None:
     ranges = error_ranges("step")
     known = ranges.of((STEP.known, "somewhere else"))
@@ -52,25 +57,27 @@ def test_quantiles_are_weighted() -> None:
     assert weighted_quantiles(values, weights, [0.5])[0] > 1.5
 
 
-def _missed(answer: str, first: str, why: str) -> Any:
-    return pytest.param(answer, first, marks=pytest.mark.xfail(strict=True, reason=f"goal not met: {why}"))
-
-
 @pytest.mark.parametrize(
     ("answer", "first"),
     [
         ("step", STEP.known),
-        _missed("step", STEP.without_hardware, "of 181 rows 38.1 % lie in the half and 99.4 % in nine tenths"),
-        _missed("step", STEP.without_software, "of 127 rows 63.0 % lie in the half"),
+        ("step", STEP.without_hardware),
+        pytest.param(
+            "step",
+            STEP.without_software,
+            marks=pytest.mark.xfail(strict=True, reason="goal not met: of 127 rows 60.6 % lie in the half"),
+        ),
         ("collective", COLLECTIVE.known),
         ("collective", COLLECTIVE.without_hardware),
+        ("served", FIRST_TOKEN),
+        ("served", NEXT_TOKEN),
     ],
 )
 def test_stored_ranges_cover_as_they_should(answer: str, first: str) -> None:
     """The goals are 45 to 60 % in the half and 85 to 95 % in nine tenths."""
     rows, half, nine_tenths = error_ranges(answer).coverage[first]
     # of one framework each: rows on which a constant of single rows acts are none of unknown software
-    assert rows > (100 if first == STEP.without_software else 150)
+    assert rows >= (100 if first == STEP.without_software else 150)
     assert 0.45 <= half <= 0.6
     assert 0.85 <= nine_tenths <= 0.95
 

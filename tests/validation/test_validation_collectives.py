@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.cli.predict.validate import validate as app
+from fabrictwin.nccl.topology.graph_types import Protocol
 from fabrictwin.nccl.tuning.step_costs import calibration
 from fabrictwin.validation.collective_series import (
     TABLE,
@@ -121,19 +122,31 @@ def test_series_of_one_machine_are_left_out_together() -> None:
 
 
 def test_a_loop_waits_for_the_host_and_nccl_tests_does_not() -> None:
-    """b200-8-stas measured one call of PyTorch at a time."""
+    """b200-8-stas measured one call of PyTorch at a time, b200-32-stas with ranks that hosts start apart."""
     whole = calibration()
-    (asks,) = asks_of(DATA, "b200-8-stas")
-    loop, device = whole.of(asks.communicator, asks.caller), whole.of(asks.communicator)
-    assert loop.inside.launch - device.inside.launch == pytest.approx(whole.callers["loop"])
-    assert loop.between == device.between
+    for name, several in (("b200-8-stas", False), ("b200-32-stas", True)):
+        asks = asks_of(DATA, name)[0]
+        loop, device = whole.of(asks.communicator, asks.caller), whole.of(asks.communicator)
+        assert loop.inside.launch - device.inside.launch == pytest.approx(whole.callers["loop"][several])
+        assert loop.between == device.between
+
+
+def test_an_exchange_ends_when_the_last_of_its_ranks_has_started() -> None:
+    costs = calibration().of(asks_of(DATA, "h100-aic-all-to-all")[0].communicator)
+    two, four, eight, send = (
+        costs.sends(Protocol.LL, exchange=exchange, nodes=1, ranks=ranks)[0]
+        for exchange, ranks in ((True, 2), (True, 4), (True, 8), (False, 8))
+    )
+    assert eight - four == pytest.approx(four - two) == pytest.approx(costs.inside.exchange_start)
+    assert two == pytest.approx(costs.inside.launch + costs.inside.exchange[Protocol.LL])
+    assert send == pytest.approx(costs.inside.launch + costs.inside.send[Protocol.LL])
 
 
 def test_ways_are_asked_again_only_where_their_costs_changed() -> None:
     bench = Bench.of(DATA, "h100-aic-all-reduce")
     costs = calibration().of(bench.ways[0].asks.communicator)
     first = bench.errors(lambda _: costs)
-    sends = replace(costs, inside=replace(costs.inside, send_hop=99.0, exchange_gbps=1.0))
+    sends = replace(costs, inside=replace(costs.inside, send_hop=99.0, exchange_gbps=(1.0, 1.0, 1.0)))
     assert bench.errors(lambda _: sends) == first
     assert all(len(way.known) == 1 for way in bench.ways)
     slower = replace(costs, inside=replace(costs.inside, launch=costs.inside.launch + 5))

@@ -166,14 +166,19 @@ def test_fully_sharded_data_parallel_gathers_in_every_pass():
     assert sent(once)["parameter all-gather"] == pytest.approx(MICRO * whole, rel=1e-5)
 
 
-def test_fsdp_1_moves_the_same_and_copies_less():
+@pytest.mark.parametrize(
+    ("precision", "order"),
+    # bytes a parameter: FSDP 2 copies 4, twice, and 2 + the gradient's; FSDP 1 joins 4, casts 2 + 4, divides 2 × 4
+    [("fp32", ["zero-3", "fsdp", "fsdp-1"]), ("same", ["zero-3", "fsdp-1", "fsdp"])],
+)
+def test_fsdp_1_moves_the_same_and_copies_gradients_alone(precision, order):
     moved, took = {}, {}
-    for strategy in ("fsdp", "fsdp-1", "zero-3"):
-        of = spec(2, parallel={"tp": 1, "pp": 1}, sharding=strategy)
+    for strategy in order:
+        of = spec(2, parallel={"tp": 1, "pp": 1}, sharding=strategy, gradient_precision=precision)
         moved[strategy] = sent(lowered(of)[1])
         took[strategy] = predict(of).trace.end_ps
     assert moved["fsdp"] == moved["fsdp-1"] == moved["zero-3"]
-    assert took["fsdp"] > took["fsdp-1"] == took["zero-3"]
+    assert sorted(took, key=took.__getitem__) == order
 
 
 def test_hybrid_sharding_keeps_gathers_inside_hosts():

@@ -53,6 +53,7 @@ def test_activations_go_to_the_next_stage_and_gradients_to_the_one_before(pp):
         layout=Record(pp=pp, grid=grid), offsets=range(pp), stages=[Record(number=s) for s in range(pp)],
         groups=Record(factory=Record(send=send)), context=Record(message_bytes=4096, sends_slices=False),
     )  # fmt: skip
+    made._pairs = ClosedForm._pairs.func(made)
     found = ClosedForm._messages.func(made)
     expected = []
     for s in range(pp):
@@ -69,13 +70,23 @@ def test_a_collective_of_a_pass_is_cut_between_elements(size, element):
     asked = []
     made = Record(_ring=lambda *given: asked.append(given) or 5.0)
     groups = np.arange(8).reshape(2, 4)
-    assert TimedFactory.collective(made, Collective("tp", "all_gather", size), groups, "x") == 5.0
+    assert TimedFactory._collective(made, Collective("tp", "all_gather", size), groups) == 5.0
     assert asked[0][1:4:2] == ("all_gather", size)
     assert asked[0][4] == element
 
 
-@pytest.mark.parametrize(("strategy", "streamed"), [("fsdp", 2 * 2 * 1000), ("fsdp-1", None), ("zero-3", None)])
-def test_fsdp_2_copies_what_was_gathered_in_and_out(strategy, streamed):
+@pytest.mark.parametrize(
+    ("strategy", "weights", "gradient_bytes", "streamed"),
+    [
+        ("fsdp", "master", 4, [2 * 2 * 1000, (2 + 4) * 1500]),
+        ("fsdp", "autocast", 4, [2 * 2 * 1000, (4 + 4) * 1500]),
+        ("fsdp-1", "master", 4, [(2 * 2 + (2 + 4) + 2 * 4) * 1500]),  # joined, cast, divided
+        ("fsdp-1", "master", 2, [(2 * 2 + 2 * 2) * 1500]),
+        ("fsdp-1", "autocast", 4, [(2 * 4 + 2 * 4) * 1500]),
+        ("zero-3", "master", 4, []),
+    ],
+)
+def test_what_fsdp_copies(strategy, weights, gradient_bytes, streamed):
     seen = []
 
     def stream(size):
@@ -83,13 +94,13 @@ def test_fsdp_2_copies_what_was_gathered_in_and_out(strategy, streamed):
         return Cost(1.0)
 
     made = Record(
-        training=Record(sharding=Record(strategy=strategy)),
-        job=Record(parameter_bytes=2, gradient_bytes=4),
+        training=Record(sharding=Record(strategy=strategy), weights=weights),
+        job=Record(parameter_bytes=2, gradient_bytes=gradient_bytes),
         context=Record(segments=Record(roof=Record(stream=stream))),
     )
     PassLowering._copied_out(made, Record(parameters=1000))
     PassLowering._copied_in(made, [Record(trained=1000), Record(trained=500)])
-    assert seen == ([] if streamed is None else [streamed, (2 + 4) * 1500])
+    assert seen == streamed
 
 
 def test_a_layer_that_stays_wide_is_that_of_a_job_in_16_bits():

@@ -23,6 +23,8 @@ from fabrictwin.base.arrays import F64
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_US
+from fabrictwin.nccl.communicator.communicator import Communicator
+from fabrictwin.nccl.lowering.chunks import send_parts
 from fabrictwin.nccl.lowering.task_times import Asked, measure
 from fabrictwin.nccl.lowering.transport import Transports
 from fabrictwin.nccl.topology.graph_types import Protocol
@@ -70,7 +72,9 @@ INSIDE: tuple[Figure, ...] = (
     ("send_share", None),
     ("exchange", 0),
     ("exchange", 2),
-    ("exchange_gbps", None),
+    ("exchange_gbps", 0),
+    ("exchange_gbps", 2),
+    ("exchange_start", None),
     ("own", None),
     ("own_reduced", None),
 )
@@ -99,8 +103,13 @@ FITS = (
         (*_device_series("b200", "b300", "gb200", "gb300"), "b200-8-stas"),
     ),
     Fit("between", "srd-ampere", SPRAYED, ("a100-16-aws",)),
-    Fit("between", "srd-hopper", (*SPRAYED, ("nvls_tree_hop", None)), ("h100-16-aws",)),
-    Fit("between", "srd-blackwell", SPRAYED, ("b200-32-stas",)),
+    Fit(
+        "between",
+        "srd-hopper",
+        (*SPRAYED, ("nvls_tree_hop", None)),
+        ("h100-16-aws", "h100-16-eks", "h100-16-eks-october"),
+    ),
+    Fit("between", "srd-blackwell", SPRAYED, ("b200-16-dstack", "b200-32-stas")),
 )
 
 
@@ -122,36 +131,47 @@ class _Way:
     asks: Asks
     rows: list[int]
     published_us: F64
-    known: dict[Hashable, list[float]] = field(default_factory=dict)
+    known: dict[Hashable, F64] = field(default_factory=dict)  # µs of each row beside what an operation takes once
 
     def errors(self, costs: StepCosts, transports: Transports) -> list[float]:
         """Return ln(twin / published) of each row."""
         asked = [self.asks.asked[row] for row in self.rows]
-        key = _acting(costs, asked[0], self.asks.communicator.nodes)
+        communicator = self.asks.communicator
+        key = _acting(costs, asked[0], communicator.nodes)
+        once = np.array([_once_us(costs, each, communicator) for each in asked])
         if key not in self.known:
-            communicator = self.asks.communicator
             times = measure(communicator, asked, fidelity="analytic", costs=costs, transports=transports)
-            self.known[key] = np.log(times / PS_PER_US / self.published_us).tolist()
-        return self.known[key]
+            self.known[key] = times / PS_PER_US - once
+        return np.log((self.known[key] + once) / self.published_us).tolist()  # type: ignore[no-any-return]
+
+
+def _once_us(costs: StepCosts, asked: Asked, communicator: Communicator) -> float:
+    """Return what an operation takes once, which its time in closed form has as a sum."""
+    task, choice = asked
+    nodes, ranks = communicator.nodes, communicator.ranks
+    if choice is not None:
+        return costs.base_us(choice.algorithm, choice.protocol, nodes=nodes)
+    exchange = task.kind == "all_to_all"
+    _, protocol, _ = send_parts(communicator, task.size_bytes // ranks if exchange else task.size_bytes)
+    return costs.sends(protocol, exchange=exchange, nodes=nodes, ranks=ranks)[0]
 
 
 def _acting(costs: StepCosts, asked: Asked, nodes: int) -> Hashable:
-    """Return the costs that a way has to do with: equal ones give equal times."""
+    """Return the costs, but for what is taken once, that a way has to do with: equal ones give equal times."""
     task, choice = asked
     if choice is None:
         exchange = task.kind == "all_to_all"
-        bases = [
-            costs.sends(p, exchange=exchange, nodes=nodes, own_part=part) for p in Protocol for part in (0, 1)
+        rates = [
+            costs.sends(p, exchange=exchange, nodes=nodes, own_part=part)[1:] for p in Protocol for part in (0, 1)
         ]
-        return *bases, *(tuple(costs.send_hops_us(p).values()) for p in Protocol), costs.between.message
+        return *rates, *(tuple(costs.send_hops_us(p).values()) for p in Protocol), costs.between.message
     algorithm, protocol = choice.algorithm, choice.protocol
     hops = tuple(costs.hops_us(algorithm, protocol).values())
     reduced = task.kind == "all_reduce"
     shares = tuple(costs.share(algorithm, protocol, part, reduced=reduced) for part in (0, 1))
-    once = costs.base_us(algorithm, protocol, nodes=nodes)
     inside, between = costs.inside, costs.between
     beside = inside.channel_gbps[protocol], inside.nvls_chunk, between.collnet_hop, between.message
-    return once, shares, hops, *beside
+    return shares, hops, *beside
 
 
 @dataclass
@@ -330,7 +350,7 @@ def _pooled(published: Published, whole: Calibration, part: str, left: list[Fit]
         def costs(each: Asks) -> StepCosts:
             known = whole.of(each.communicator, each.caller)
             if part == "inside":
-                launch = entry.launch + whole.callers[each.caller]
+                launch = entry.launch + whole.callers[each.caller][each.communicator.nodes > 1]
                 return replace(known, inside=replace(entry, launch=launch))
             return replace(known, between=entry)
 

@@ -302,6 +302,7 @@ class Lowering:
             protocol,
             exchange=exchange,
             nodes=self.communicator.nodes,
+            ranks=n,
             own_part=own_part(task, self.communicator),
         )
         rate = block_gbps * GB / PS_PER_S * lanes

@@ -9,6 +9,7 @@ themselves.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -48,7 +49,8 @@ class CostsInside:
     send_hop: float
     send_share: float
     exchange: Three  # base of an all-to-all, where ranks send and receive at once
-    exchange_gbps: float  # GB/s of data that a channel's block moves to a peer while it receives from one
+    exchange_gbps: Three  # GB/s of data that a channel's block moves to a peer while it receives from one
+    exchange_start: float  # until the last of the ranks has started, for each doubling of them
     own: float  # copying a rank's own part, as a share of what sending as much to another takes
     own_reduced: float  # the same of an all-reduce
 
@@ -100,7 +102,7 @@ class StepCosts:
             channel_gbps=times(inside.channel_gbps, by.rate),
             nvls_share=min(1.0, inside.nvls_share * by.rate),
             send_share=min(1.0, inside.send_share * by.rate),
-            exchange_gbps=inside.exchange_gbps * by.rate,
+            exchange_gbps=times(inside.exchange_gbps, by.rate),
         )
         between = replace(
             between,
@@ -137,14 +139,16 @@ class StepCosts:
         return found / (1 + own * own_part)
 
     def sends(
-        self, protocol: Protocol, *, exchange: bool, nodes: int, own_part: float = 0.0
+        self, protocol: Protocol, *, exchange: bool, nodes: int, ranks: int = 2, own_part: float = 0.0
     ) -> tuple[float, float, float]:
         """(time in µs that sends take once, share of the wires' rate, GB/s of a channel's block)."""
         inside = self.inside
         once = inside.launch + (inside.exchange if exchange else inside.send)[protocol]
+        if exchange:
+            # a rank is done when the last of all has started: of so many that start by chance, the latest
+            once += inside.exchange_start * math.log2(max(ranks, 2) / 2)
         share = inside.send_share / (1 + inside.own * own_part)
-        block = inside.channel_gbps[protocol]
-        rate = min(block, inside.exchange_gbps) if exchange else block
+        rate = (inside.exchange_gbps if exchange else inside.channel_gbps)[protocol]
         return once + (self.between.base if nodes > 1 else 0.0), share, rate
 
     def send_hops_us(self, protocol: Protocol) -> dict[str, float]:
@@ -170,14 +174,14 @@ class Calibration:
 
     inside: dict[str, CostsInside]
     between: dict[str, CostsBetween]
-    callers: dict[str, float]  # µs that a caller's own code adds where the GPU waits for it
+    callers: dict[str, tuple[float, float]]  # µs that a caller's own code adds in one host, and over several
 
     def of(self, communicator: Communicator, caller: str = DEVICE) -> StepCosts:
         """The step costs of a communicator, as one of `callers` measures them."""
         machine = machine_of(communicator)
         pair = f"{network_of(communicator)}-{machine}"
         inside = self.inside[machine]
-        inside = replace(inside, launch=inside.launch + self.callers[caller])
+        inside = replace(inside, launch=inside.launch + self.callers[caller][communicator.nodes > 1])
         return StepCosts(inside, self.between.get(pair, self.between["default"]))
 
 
@@ -220,7 +224,7 @@ def calibration() -> Calibration:
         fitted = data[part]
         for name, entry in fitted.items():
             found[part][name] = _section(kind, entry, base)
-    callers = {name: float(added) for name, added in data["callers"].items()}
+    callers = {name: (float(one), float(several)) for name, (one, several) in data["callers"].items()}
     return Calibration(found["inside"], found["between"], callers)
 
 

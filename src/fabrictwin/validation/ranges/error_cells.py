@@ -2,10 +2,14 @@
 
 A row is the logarithm of measured over predicted time, with the group that it was held out with and its features
 in order of importance (`catalog.error_ranges`). A cell is all rows that share the first features, where they are
-enough, of enough groups; a row weighs less the more there are of its group. What one machine or release is off by
-is mostly the same in all of its rows, so that a few groups say little of the next one: quantiles lie as much
-farther from the median as Student's do from the normal distribution's, for a new draw beside so many groups. How
-well ranges cover is judged by ranges that were made without the row's group.
+enough, of enough groups; a row weighs less the more there are of its group.
+
+What a machine or release is off by is mostly the same in all of its rows, and which way the next one is off is not
+known: constants and shares were fitted so that errors have no side, and the median of a handful of groups says
+which ones were published, not what to expect. So a range lies around the prediction itself, as far to either side
+as half and nine tenths of rows are off, whichever way. Its width rests on as many groups as there are: quantiles
+lie as much farther out as Student's do from the normal distribution's, of a new draw whose middle is known and
+whose spread comes from so many. How well ranges cover is judged by ranges that were made without the row's group.
 """
 
 from __future__ import annotations
@@ -62,12 +66,11 @@ def weighted_quantiles(values: F64, weights: F64, shares: Sequence[float]) -> F6
 
 
 def _wider(groups: float, share: float) -> float:
-    """Return how much farther a quantile lies for a new draw beside so many groups than in a large sample."""
+    """Return how much farther a quantile lies where its spread comes from so many groups than from many."""
     z = NormalDist().inv_cdf(share)
     # Cornish and Fisher's expansion of Student's quantile (Abramowitz and Stegun 26.7.5)
-    n = groups - 1
-    t = z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-    return t / z * math.sqrt(1 + 1 / groups)
+    t = z + (z**3 + z) / (4 * groups) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * groups**2)
+    return t / z
 
 
 def _cell(rows: Sequence[Held]) -> Cell | None:
@@ -76,15 +79,14 @@ def _cell(rows: Sequence[Held]) -> Cell | None:
     if len(rows) < LEAST_ROWS or groups < LEAST_GROUPS:
         return None
     weights = (np.bincount(index).astype(float) ** -REPEATED)[index]
-    values = np.array([row.log_error for row in rows])
+    distances = np.abs([row.log_error for row in rows])
     alike = np.bincount(index, weights)
-    effective = max(3.0, float(alike.sum() ** 2 / (alike**2).sum()))  # of groups, as if all were of one size
-    middle, *quantiles = weighted_quantiles(values, weights, (0.5, *QUANTILES)).tolist()
-    found = [
-        middle + (value - middle) * _wider(effective, max(share, 1 - share))
-        for share, value in zip(QUANTILES, quantiles, strict=True)
-    ]
-    return Cell(tuple(round(math.exp(one), 3) for one in found), len(rows), groups)
+    effective = float(alike.sum() ** 2 / (alike**2).sum())  # of groups, as if all were of one size
+    upper = [share for share in QUANTILES if share > 0.5]
+    found = weighted_quantiles(distances, weights, [2 * share - 1 for share in upper]).tolist()
+    far = [value * _wider(effective, share) for share, value in zip(upper, found, strict=True)]
+    factors = [-one for one in reversed(far)] + far
+    return Cell(tuple(round(math.exp(one), 3) for one in factors), len(rows), groups)
 
 
 def cells(rows: Iterable[Held]) -> dict[Key, Cell]:

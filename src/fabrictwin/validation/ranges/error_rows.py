@@ -34,10 +34,11 @@ KNOWN = {
 
 
 def step_rows(measurements: Measurements, found: Iterable[HeldOut]) -> list[Held]:
-    """Return rows of training steps: software that is not calibrated is a cell of its own, whatever its span.
+    """Return rows of training steps, by span too where GPU and software are known.
 
-    Constants that were fitted to single rows are of one framework: without it they have no effect, while in
-    answers about other frameworks they have. Rows on which one acts say nothing of those.
+    The other two rest on a handful of GPUs and of frameworks, too few to be divided. Constants that were fitted to
+    single rows are of one framework: without it they have no effect, while in answers about other frameworks they
+    have. Rows on which one acts say nothing of those.
     """
     rows = []
     for one in found:
@@ -47,7 +48,7 @@ def step_rows(measurements: Measurements, found: Iterable[HeldOut]) -> list[Held
             assert outcome.error is not None
             if features == (STEP.without_software,) and by_single_rows(measurements, outcome.case):
                 continue
-            span = () if features == (STEP.without_software,) else (_span(measurements, outcome),)
+            span = (_span(measurements, outcome),) if features == (STEP.known,) else ()
             rows.append(Held((*features, *span), outcome.case.hardware, math.log1p(outcome.error)))
     return rows
 

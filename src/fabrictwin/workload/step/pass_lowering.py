@@ -4,8 +4,10 @@ Parameters sharded over data-parallel ranks (zero-3, fsdp, fsdp-1) are gathered 
 `prefetch` layers ahead, and gradients reduce-scattered beside the next layer's backward; the one after waits for
 it, so that one is under way at a time (as PyTorch's FSDP does; Zhao et al. 2023, arXiv 2304.11277, section 3.3).
 On a single stage the last layer's parameters stay from forward to backward. FSDP 2 (`fsdp`) copies what it
-gathered into each parameter, and gradients into the buffer that it scatters; FSDP 1 and ZeRO have flat ones and
-need neither. zero-2 reduces the gradients of every micro-batch by bucket.
+gathered into each parameter, and gradients into the buffer that it scatters; FSDP 1 (`fsdp-1`), whose parameters
+are views of a flat one, joins, casts and divides gradients. These kernels count as run one behind the other with
+all others, though FSDP 1 issues the last two on a stream of their own: memory and multiprocessors are the same.
+zero-2 reduces the gradients of every micro-batch by bucket.
 """
 
 from __future__ import annotations
@@ -129,11 +131,21 @@ class PassLowering:
         return self.context.segments.roof.stream(2 * self.job.parameter_bytes * segment.parameters)
 
     def _copied_in(self, bucket: list[Segment]) -> Cost:
-        """FSDP 2 copies gradients into the buffer that is scattered, in the precision that they are reduced in."""
-        if self.training.sharding.strategy != "fsdp":
+        """Copies of gradients between the products that yield them and the reduction, in its precision.
+
+        FSDP 2 copies them into the buffer that is scattered. FSDP 1 joins them into a flat one (the backward of
+        the views that parameters are), casts it where the reduction is wider, and divides it by the root of the
+        ranks, in a kernel each (torch.distributed.fsdp, _post_backward_hook and _reduce_grad).
+        """
+        strategy = self.training.sharding.strategy
+        if strategy not in ("fsdp", "fsdp-1"):
             return NOTHING
         parameters = sum(segment.trained for segment in bucket)
-        return self.context.segments.roof.stream((2 + self.job.gradient_bytes) * parameters)
+        own, reduced = 4 if self.training.weights == "autocast" else 2, self.job.gradient_bytes
+        moved = own + reduced
+        if strategy == "fsdp-1":
+            moved = 2 * own + (own + reduced if own != reduced else 0) + 2 * reduced
+        return self.context.segments.roof.stream(moved * parameters)
 
     # --- the factor by which communication beside a whole pass slows its compute
 
