@@ -155,3 +155,11 @@ def test_a_row_of_nccl_tests_that_was_broken_twice_keeps_its_time():
     )
     rows = [fact.parts for fact in judged(read_text(head + row), twin=False).evidence.of("bench.row")]
     assert [(one[2], one[3], one[4]) for one in rows] == [(2147483648, 10236.0, 209.8)]
+
+
+def test_a_launcher_within_another_puts_two_prefixes():
+    ignored = "Exception ignored in atexit callback: <function save at 0x7f>\n" + TRACEBACK.format(
+        file="cache.py", row="os.replace(a, b)", error="FileNotFoundError: [Errno 2] No such file: 'b'"
+    )
+    lines = ["ready", "steady", *ignored.splitlines(), "done"]
+    assert first("".join(f"[1,3]<stdout>:0: {line}\n" for line in lines)) == ""

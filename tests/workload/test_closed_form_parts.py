@@ -181,6 +181,9 @@ def test_the_parts_of_a_step_add_up_to_it(monkeypatch, pp, chunks, m, shift, gat
     assert (starts == begin + shift).all()
     assert (ends == end + shift).all()
     assert lowered == ("context", [0])
+    made.clock.ends = [3.0]
+    done.clear()
+    assert ClosedForm.estimate(made).step_ps == round(end.max() + shift)
     shares = {"compute": compute, "communication in passes": exchange, "pipeline": waiting, "end of step": finish}
     assert found.shares == {name: part / 4000 for name, part in shares.items()}
     assert sum(found.shares.values()) == pytest.approx(1)
@@ -308,7 +311,7 @@ def test_equal_layers_beyond_a_few_are_extrapolated(sharded, reduced, odd, count
 
 @pytest.mark.parametrize("split", [False, True])
 def test_passes_end_at_their_moments_and_orders_follow_them(split):
-    pp, chunks = 2, 2
+    pp, chunks = 3, 2
     kinds = [Pass.FORWARD, Pass.BACKWARD, *([Pass.WEIGHT] if split else [])]
     final = kinds[-1]
     draw = np.random.default_rng(1)
@@ -318,9 +321,11 @@ def test_passes_end_at_their_moments_and_orders_follow_them(split):
     made = Record(
         context=Record(orders=[], final=final), passes=Record(marks={(0, 1): (4.0, 5.0)}),
         clock=Record(at=lambda moment: int(1000 * moment)), stages=stages, kinds=kinds, job=Record(chunks=chunks),
+        last_stages=[0, 1],
     )  # fmt: skip
     ClosedForm._end_passes(made, begin, end)
-    for s in range(pp):
+    assert (made.context.orders[2], stages[2].ends) == ([], {})  # nothing follows what cannot be last
+    for s in range(2):
         expected = sorted((end[int(k), s, c], int(k), c) for k in kinds for c in range(chunks))
         order = made.context.orders[s]
         assert [(int(task.kind), task.micro_batch, task.chunk) for task in order] == [

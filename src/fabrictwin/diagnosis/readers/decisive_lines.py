@@ -144,6 +144,7 @@ class DecisiveLines:
         self.shapes = shapes
         self.work = Work()
         self._hard: list[int] = []  # numbers of lines that are errors by their own words, some of many
+        self._is_hard = False  # the line at hand
         self._was_stopped = False  # somebody ended the program, who may have waited for long
         self._asserted = ""  # what the last row of a traceback asserts
         self._frame = self._row = ""  # of a traceback: the last function and the last row of program text
@@ -171,12 +172,12 @@ class DecisiveLines:
                 self._hard.append(self.sink.number)
             self._again(known, raw, text, kernel=kernel)
             return known
-        hard = _is_hard(text)
-        if hard:
+        self._is_hard = False
+        kept = None if self.is_full else self._look(text, raw, kernel=kernel)
+        if self._is_hard:
             self._hard.append(self.sink.number)
             self._was_stopped = self._was_stopped or _STOPPED.search(text) is not None
-        kept = None if self.is_full else self._look(text, raw, kernel=kernel)
-        message = NOTHING if kept is None and not hard else Message(kept, is_hard=hard)
+        message = NOTHING if kept is None and not self._is_hard else Message(kept, is_hard=self._is_hard)
         if len(self._messages) < MOST_SHAPES:
             self._messages[shape] = message
         return message
@@ -223,6 +224,7 @@ class DecisiveLines:
             bare, self._asserted = f"{bare}: {self._asserted}", ""  # says nothing by itself
         code = _is_code(bare)
         is_trouble = has_trouble(raw.lower())
+        hard = self._is_hard = (is_trouble or bare.startswith(("E", "[E"))) and _is_hard(bare)
         mechanism = None if code else mechanism_of(bare)
         if (self._frame or self._row) and not code and _RAISED.match(_without_head(bare)):
             more = mechanism_of(f"{bare[:LONGEST_SAID]} [at {self._frame} {self._row}]")
@@ -246,7 +248,6 @@ class DecisiveLines:
                 return None
             kind, value = "line.unknown", (level, words, stamp)
         about = _about(without_colours(raw.decode("utf-8", "replace")))
-        hard = _is_hard(bare)
         kept = self._kept.get((kind, value, about))
         if kept is not None:
             kept.count += 1

@@ -151,8 +151,8 @@ def views_of(
     for node, host in enumerate(host_of_node.tolist()):
         gpus = frozenset(by_node[node].tolist())
         # hosts alike are told by what makes them so, before anything is built
-        network = networks[host]
-        key = (int(fabric.host_template[host]), gpus, network, down[first[host] : first[host + 1]].tobytes())
+        network = networks[host]  # one object for hosts alike
+        key = (int(fabric.host_template[host]), gpus, id(network), down[first[host] : first[host + 1]].tobytes())
         if key not in known:
             sharp = network.name == IB and bool(reducing)
             wanted = _wanted(gpus, len(rank_node), collnet=sharp, rules=rules, settings=settings)

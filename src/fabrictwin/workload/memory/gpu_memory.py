@@ -319,27 +319,8 @@ def _states(inputs: MemoryInputs, stage: int, layer: _Layer) -> States:
     return States(*found, gathered_bytes(inputs, stage), held)
 
 
-class _Needs(NamedTuple):
-    """Bytes of one stage's rank."""
-
-    weights: int
-    gradients: int
-    optimizer: int
-    gathered: int
-    kept: int
-    logits: int
-    again: int  # one layer recomputed, where that is more than the logits
-    communicators: int
-
-    @property
-    def total(self) -> int:
-        return sum(self) - (self.logits if self.again else 0) + CONTEXT_BYTES
-
-
-def _needs(inputs: MemoryInputs, stage: int, layer: _Layer, known: dict[int, States]) -> _Needs:
-    if stage not in known:
-        known[stage] = _states(inputs, stage, layer)
-    own = known[stage]
+def _passing(inputs: MemoryInputs, stage: int, layer: _Layer) -> tuple[int, int, int]:
+    """(bytes of a stage's rank kept for backwards, logits, one layer recomputed where that is more)."""
     dense, sparse = inputs.layers_of(stage)
     last = stage == inputs.pp - 1
     predictors = inputs.model.predictors if last else 0
@@ -355,34 +336,26 @@ def _needs(inputs: MemoryInputs, stage: int, layer: _Layer, known: dict[int, Sta
         ends += 2 * ACTIVATION_BYTES * inputs.tokens * inputs.model.hidden / whole_by
     again = layer.sparse_again if sparse else layer.dense_again if dense else 0.0
     logits = logit_bytes(inputs) if last else 0
-    return _Needs(
-        own.weights,
-        own.gradients,
-        own.optimizer,
-        own.gathered,
-        round(kept + ends),
-        logits,
-        round(again) if again > logits else 0,
-        own.communicators,
-    )
+    return round(kept + ends), logits, round(again) if again > logits else 0
 
 
 def stage_memory(inputs: MemoryInputs, stage: int, capacity_bytes: int) -> Memory:
     """A rank of one stage."""
-    needs = _needs(inputs, stage, _Layer.of(inputs, inputs.activations.recompute), {})
-    work = Item("logits", "logits and loss", needs.logits)
-    if needs.again:
-        work = Item("recomputed", "one layer recomputed", needs.again)
+    layer = _Layer.of(inputs, inputs.activations.recompute)
+    own, (kept, logits, again) = _states(inputs, stage, layer), _passing(inputs, stage, layer)
+    work = Item("logits", "logits and loss", logits)
+    if again:
+        work = Item("recomputed", "one layer recomputed", again)
     held = in_flight(inputs, stage)
     groups = len(communicators(inputs, stage))
     items = (
-        Item("weights", "weights", needs.weights),
-        Item("gradients", "gradients", needs.gradients),
-        Item("optimizer", "optimizer", needs.optimizer),
-        Item("gathered", "gathered weights and gradients", needs.gathered),
-        Item("activations", f"activations, {held:g} micro-batches", needs.kept),
+        Item("weights", "weights", own.weights),
+        Item("gradients", "gradients", own.gradients),
+        Item("optimizer", "optimizer", own.optimizer),
+        Item("gathered", "gathered weights and gradients", own.gathered),
+        Item("activations", f"activations, {held:g} micro-batches", kept),
         work,
-        Item("nccl", f"NCCL, {groups} communicators", needs.communicators, estimate=True),
+        Item("nccl", f"NCCL, {groups} communicators", own.communicators, estimate=True),
         Item("context", "CUDA context", CONTEXT_BYTES, estimate=True),
     )
     return Memory(stage, tuple(item for item in items if item.bytes), capacity_bytes)
@@ -415,8 +388,12 @@ def fullest(inputs: MemoryInputs, recompute: Recompute, known: Known | None = No
             own = inputs.layers_of(s)
             if own[0] > dense or own[1] > sparse:
                 stages.add(s)
-    layer = known.layer(inputs, recompute)
-    found = [(_needs(inputs, stage, layer, known.states).total, -stage) for stage in stages]
+    layer, found = known.layer(inputs, recompute), []
+    for stage in stages:
+        if stage not in known.states:
+            known.states[stage] = _states(inputs, stage, layer)
+        kept, logits, again = _passing(inputs, stage, layer)
+        found.append((sum(known.states[stage]) + kept + (again or logits) + CONTEXT_BYTES, -stage))
     total, stage = max(found)
     return -stage, total
 

@@ -158,6 +158,7 @@ class Search:
         self.times = CommunicationTimes(fabric, rank_node, library_of(spec, blueprint, fabric, rank_node))
         self.per_host = int(np.bincount(self.base.placement.host_of_rank).max())
         self.rules = _Rules(spec)
+        self._kept = {key: value for key, value in self.raw.items() if key != "micro_batches"}
         self._kinds: dict[tuple[bool, bool, bool], Training] = {}
         self._memory = Known()
         self._divided: tuple[Any, _Division | None] = None, None
@@ -239,8 +240,8 @@ class Search:
                     micro_batch *= 2
 
     def _section(self, parallel: dict[str, Any], micro_batch: int, sequence_parallel: bool) -> dict[str, Any]:
-        section = {key: value for key, value in self.raw.items() if key != "micro_batches"}
-        section |= {
+        section = {
+            **self._kept,
             "parallel": parallel,
             "micro_batch_size": micro_batch,
             "global_batch": self.global_batch,

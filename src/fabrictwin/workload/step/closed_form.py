@@ -203,28 +203,31 @@ class ClosedForm:
         """The times of all passes."""
         took, computed, extra = (np.zeros((3, self.layout.pp, self.job.chunks)) for _ in range(3))
         marks: dict[tuple[int, int], tuple[float, ...]] = {}
-        gradients_beside = self.context.reduced or self.training.overlap.gradients
-        found: dict[tuple[object, ...], PassTime] = {}
+        found: dict[tuple[object, ...], tuple[list[PassTime], PassTime | None]] = {}
+        final = int(self.context.final)
         for stage in self.stages:
             s = stage.number
             for chunk in range(self.job.chunks):
                 place = (self._chunk_kind(s, chunk), s in (0, self.layout.pp - 1), self.offsets[s])
-                segments = self.segments.of(s, chunk)
-                for kind in self.kinds:
-                    if (kind, place) not in found:
-                        slow = self.lowering.slow(kind, segments)
-                        found[kind, place] = self._pass(stage, chunk, kind).slowed(slow)
-                    took[int(kind), s, chunk] = found[kind, place].took
-                    computed[int(kind), s, chunk] = found[kind, place].computed
-                if gradients_beside:
-                    kind = self.context.final
-                    if place not in found:
-                        slow = self.lowering.slow(kind, segments)
-                        slow *= self.lowering.slow_reducing(stage, kind, segments)
-                        found[place] = self._pass(stage, chunk, kind, mark=True).slowed(slow)
-                    extra[int(kind), s, chunk] = found[place].took - took[int(kind), s, chunk]
-                    marks[s, chunk] = found[place].marks
+                if place not in found:
+                    found[place] = self._passes(stage, chunk)
+                usual, last = found[place]
+                for kind, one in enumerate(usual):
+                    took[kind, s, chunk], computed[kind, s, chunk] = one.took, one.computed
+                if last is not None:
+                    extra[final, s, chunk] = last.took - usual[final].took
+                    marks[s, chunk] = last.marks
         return PassTimes(took, computed, extra, marks)
+
+    def _passes(self, stage: Stage, chunk: int) -> tuple[list[PassTime], PassTime | None]:
+        """(a chunk's passes by their kind, the last micro-batch's final one where gradients go beside it)."""
+        segments, final = self.segments.of(stage.number, chunk), self.context.final
+        slow = [self.lowering.slow(kind, segments) for kind in self.kinds]
+        usual = [self._pass(stage, chunk, kind).slowed(by) for kind, by in zip(self.kinds, slow, strict=True)]
+        if not (self.context.reduced or self.training.overlap.gradients):
+            return usual, None
+        by = slow[int(final)] * self.lowering.slow_reducing(stage, final, segments)
+        return usual, self._pass(stage, chunk, final, mark=True).slowed(by)
 
     # --- the schedule
 
@@ -350,7 +353,7 @@ class ClosedForm:
         last, shift = int(played.end.max(axis=(0, 2)).argmax()), played.shift
         self._end_passes(played.begin + shift, played.end + shift)
         optimizer.lower()
-        step = max(self.clock.ends)
+        step = max(max(self.clock.ends), float(played.end.max() + shift))
         each = m * passes.took.sum(axis=(0, 2)) + passes.extra.sum(axis=(0, 2)) + first.sum(axis=1)
         own = each[last]
         compute = m * passes.computed[:, last].sum()
@@ -391,11 +394,17 @@ class ClosedForm:
         return first
 
     def _end_passes(self, begin: F64, end: F64) -> None:
-        """Put the begin and end of the last micro-batch's passes into the context: [3, stages, chunks] ps."""
+        """Put the begin and end of the last micro-batch's passes into the context: [3, stages, chunks] ps.
+
+        Of stages that cannot be last nothing follows.
+        """
         orders, marks, at = self.context.orders, self.passes.marks, self.clock.at
         for stage in self.stages:
             s = stage.number
-            tasks = []
+            tasks: list[tuple[float, Task]] = []
+            if s not in self.last_stages:
+                orders.append([])
+                continue
             for chunk in range(self.job.chunks):
                 for kind in self.kinds:
                     moment = float(end[int(kind), s, chunk])
