@@ -73,9 +73,11 @@ _GUESSES = re.compile(
 # what Python says of errors in what nobody waits for (finalizers, atexit's functions): they end no process
 _IGNORED = "Exception ignored in"
 _OF_A_GPU = re.compile(r"\b(?:CUDA|HIP|NCCL)\b")
-_RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Warning|Exit)\b(?:: |$)")
+_RAISED = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Warning|Exit)\b(?:: |$)")
 _FRAME = re.compile(r'File "([^"]+", line \d+, in \S+)')
 LONGEST_SAID = 400  # of an error, behind which the place that raised it is put
+_HEAD = re.compile(r"\W?[\w.,-]{1,40}\W{0,2}: ?")
+MOST_HEAD = 100  # letters of a line, in which such a row begins
 MOST_ROWS = 60  # of a traceback, and of what stands between its rows
 # a line that is no error by its own words was survived so many lines before the first that is one, or before the
 # end where there is none
@@ -193,10 +195,10 @@ class DecisiveLines:
 
     def _is_ignored(self, text: str) -> bool:
         """Return true for a line of an error that Python ignored: its head, and the row that names it."""
-        if text.startswith(_IGNORED):
+        if _IGNORED in text[:MOST_HEAD]:
             self._ignored.append(self.sink.number)
             return True
-        if not self._ignored or not _RAISED.match(text):
+        if not self._ignored or not (_RAISED.match(text) or _RAISED.match(text, _behind_head(text))):
             return False
         if _OF_A_GPU.search(text):
             return False  # tells of a GPU that is lost to its process, whoever waits for it
@@ -281,6 +283,12 @@ class DecisiveLines:
 def _is_hard(text: str) -> bool:
     """Return true for a line that is an error by its own words: an exception, a fatal one, a launcher's."""
     return bool(_FATAL.search(text) or _HARD.search(text))
+
+
+def _behind_head(text: str) -> int:
+    """Return where a line goes on behind a rank or name that few lines of its file have."""
+    head = _HEAD.match(text)
+    return head.end() if head is not None else 0
 
 
 def _without_head(bare: str) -> str:
