@@ -266,7 +266,7 @@ class LowerBounds:
 
     def _closer_passes(self, job: Job, closed: ClosedForm, kinds: Sequence[float | str]) -> list[_Passes]:
         """Passes of layers by their loads, and of ends."""
-        keys = [(*closed.layout_key, *closed.places, which) for which in kinds]
+        keys = [(closed.layout_key, *closed.places, which) for which in kinds]
         new = {
             key: _scripts(closed.segments, which)
             for key, which in zip(keys, kinds, strict=True)
