@@ -319,6 +319,55 @@ def test_queues_that_drop_much_are_told_whatever_their_class():
     assert told(head + row.format("UC3", 68411)) == ["discards"]  # one that is lossless
 
 
+def test_what_a_peer_suffers_stands_beneath_the_fault_of_the_other_host(tmp_path):
+    (tmp_path / "host-1").mkdir()
+    flaps = "".join(
+        f"[9{n}.1] mlx5_core 0000:81:00.0 ens5: Link {'up' if n % 2 else 'down'}\n" for n in range(10, 18)
+    )
+    (tmp_path / "host-1" / "dmesg.txt").write_text(flaps)
+    line = "host-2:1:2 [0] transport/net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer 10.0.0.1<4> with status=12"
+    (tmp_path / "nccl.log").write_text(
+        f"host-2:1:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.2<0>\n{line} opcode=129\n"
+    )
+    first = judged(read_paths([tmp_path]), twin=False).findings[0]
+    assert (first.id, [one.id for one in first.consequences]) == ("link-flapping", ["transport-retry"])
+    (tmp_path / "host-1" / "dmesg.txt").write_text("[1.5] mlx5_core 0000:81:00.0 ens5: Link up\n")
+    assert judged(read_paths([tmp_path]), twin=False).findings[0].id == "transport-retry"
+
+
+@pytest.mark.parametrize(
+    ("flags", "ports", "wanted"), [("D", "Et1/1(G-)", ["port-down"]), ("D", "", []), ("U", "Et1/1(PG+)", [])]
+)
+def test_bundles_that_are_down_are_told_where_they_have_ports(flags, ports, wanted):
+    assert (
+        told(
+            f"Port-Channel Protocol  Ports\n------------ --------- ------\nPo25({flags})      LACP(a)    {ports}\n"
+        )
+        == wanted
+    )
+
+
+def test_a_driver_that_speaks_between_counters_is_heard():
+    text = "NIC statistics:\n     rx_crc_errors_phy: 0\n"
+    said = "mlx5_core 0000:81:00.0: port_module:252:(pid 0): Port module event[error]: module 0, Cable error, {}\n"
+    assert told(text + said.format("Power budget exceeded")) == ["module-fault"]
+
+
+def test_descriptions_of_several_words_do_not_shift_neighbours():
+    head = "  Description              Neighbor         V  AS   MsgRcvd   MsgSent  InQ OutQ  Up/Down State   PfxRcd PfxAcc\n"
+    row = "  RTR 6 to 5               192.0.2.6        4  64497.234        151       230    0    0 02:54:01 {}\n"
+    assert told(head + row.format("Estab   12     16")) == []
+    assert answer(head + row.format("Active")).findings[0].object == "192.0.2.6"
+
+
+def test_what_a_driver_and_a_bond_say_of_one_link_is_one_event():
+    down = "[262013.37] eth3: Link is down\n[262013.60] bonding: bond0: link status definitely down for interface eth3, x\n"
+    up = "[262015.07] eth3: Link is up, running at 100Mbit\n[262015.29] bonding: bond0: link status definitely up for interface eth3.\n"
+    assert told(down + up) == []
+    assert told(down) == ["port-down"]
+    assert told((down + up) * 3)[:1] == ["link-flapping"]
+
+
 TEXTS = (
     module([-40.0] * 4), peers("CNS"), events("ERRORS_LINKS", "LINK_UNEXPECTED_WIDTH", "2x"), OSPF + "10.0.0.3 1 Init/- 9s 3s 1.1.1.1 eth2\n",
     "index, name, pcie.link.width.current\n0, NVIDIA H100, 8\n", "ID | Name | State\n1 | Fan | Critical\n",

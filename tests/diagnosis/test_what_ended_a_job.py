@@ -29,7 +29,10 @@ def test_errors_that_python_ignores_end_nothing():
         file="cache.py", row="os.replace(a, b)", error="FileNotFoundError: [Errno 2] No such file: 'b'"
     )
     assert errors(lost) == ["file-missing"]
-    assert first(f"Exception ignored in atexit callback: <function save at 0x7f>\n{lost}") == ""
+    ignored = f"Exception ignored in atexit callback: <function save at 0x7f>\n{lost}"
+    assert first(ignored) == ""
+    # ranks' names that stand before few lines of a file are no prefix of it
+    assert first(QUIET + "".join(f"1: {line}\n" for line in ignored.splitlines())) == ""
 
 
 def test_an_ignored_error_of_a_gpu_tells_of_the_gpu():
@@ -155,3 +158,11 @@ def test_a_row_of_nccl_tests_that_was_broken_twice_keeps_its_time():
     )
     rows = [fact.parts for fact in judged(read_text(head + row), twin=False).evidence.of("bench.row")]
     assert [(one[2], one[3], one[4]) for one in rows] == [(2147483648, 10236.0, 209.8)]
+
+
+def test_a_launcher_within_another_puts_two_prefixes():
+    ignored = "Exception ignored in atexit callback: <function save at 0x7f>\n" + TRACEBACK.format(
+        file="cache.py", row="os.replace(a, b)", error="FileNotFoundError: [Errno 2] No such file: 'b'"
+    )
+    lines = ["ready", "steady", *ignored.splitlines(), "done"]
+    assert first("".join(f"[1,3]<stdout>:0: {line}\n" for line in lines)) == ""

@@ -24,7 +24,8 @@ class Cause:
     """A thing that can be wrong: one entry of the list of causes.
 
     `fix` is a command or a setting. `follows` are causes of which this is a consequence where both were found, `*`
-    any that ends jobs, `cause:VARIABLE` one that is about this setting; one that `slows` ends none.
+    any that ends jobs, `cause:VARIABLE` one that is about this setting; one that `slows` ends none. One that shows
+    `at_other_end` has its cause on another host, too: whoever waits for a peer says so first.
     """
 
     id: str
@@ -35,6 +36,7 @@ class Cause:
     gain: str = ""
     follows: tuple[str, ...] = ()
     slows: bool = False
+    at_other_end: bool = False
 
 
 @record

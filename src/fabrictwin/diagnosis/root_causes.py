@@ -1,7 +1,8 @@
 """Root causes on top, consequences beneath: one order for all findings of a case.
 
 A finding is a consequence of another where the list of causes says so (`Cause.follows`) and both are about the
-same hosts, or one of them is about no host in particular. A consequence of several goes to the most certain.
+same hosts, or one of them is about no host in particular, or shows at a connection's other end. A consequence of
+several goes to the most certain.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def _explains(cause: Finding, effect: Finding) -> bool:
         return False
     if not cause.cause.slows and cause.confidence < effect.confidence - VAGUER:
         return False
-    return not cause.hosts or not effect.hosts or bool(cause.hosts & effect.hosts)
+    return effect.cause.at_other_end or not cause.hosts or not effect.hosts or bool(cause.hosts & effect.hosts)
 
 
 def _setting(finding: Finding) -> str:

@@ -73,9 +73,11 @@ _GUESSES = re.compile(
 # what Python says of errors in what nobody waits for (finalizers, atexit's functions): they end no process
 _IGNORED = "Exception ignored in"
 _OF_A_GPU = re.compile(r"\b(?:CUDA|HIP|NCCL)\b")
-_RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Warning|Exit)\b(?:: |$)")
+_RAISED = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Warning|Exit)\b(?:: |$)")
 _FRAME = re.compile(r'File "([^"]+", line \d+, in \S+)')
 LONGEST_SAID = 400  # of an error, behind which the place that raised it is put
+_HEAD = re.compile(r"\W?[\w.,-]{1,40}\W{0,2}: ?")
+MOST_HEAD = 100  # letters of a line, in which such a row begins
 MOST_ROWS = 60  # of a traceback, and of what stands between its rows
 # a line that is no error by its own words was survived so many lines before the first that is one, or before the
 # end where there is none
@@ -144,6 +146,7 @@ class DecisiveLines:
         self.shapes = shapes
         self.work = Work()
         self._hard: list[int] = []  # numbers of lines that are errors by their own words, some of many
+        self._is_hard = False  # the line at hand
         self._was_stopped = False  # somebody ended the program, who may have waited for long
         self._asserted = ""  # what the last row of a traceback asserts
         self._frame = self._row = ""  # of a traceback: the last function and the last row of program text
@@ -171,12 +174,12 @@ class DecisiveLines:
                 self._hard.append(self.sink.number)
             self._again(known, raw, text, kernel=kernel)
             return known
-        hard = _is_hard(text)
-        if hard:
+        self._is_hard = False
+        kept = None if self.is_full else self._look(text, raw, kernel=kernel)
+        if self._is_hard:
             self._hard.append(self.sink.number)
             self._was_stopped = self._was_stopped or _STOPPED.search(text) is not None
-        kept = None if self.is_full else self._look(text, raw, kernel=kernel)
-        message = NOTHING if kept is None and not hard else Message(kept, is_hard=hard)
+        message = NOTHING if kept is None and not self._is_hard else Message(kept, is_hard=self._is_hard)
         if len(self._messages) < MOST_SHAPES:
             self._messages[shape] = message
         return message
@@ -192,10 +195,10 @@ class DecisiveLines:
 
     def _is_ignored(self, text: str) -> bool:
         """Return true for a line of an error that Python ignored: its head, and the row that names it."""
-        if text.startswith(_IGNORED):
+        if _IGNORED in text[:MOST_HEAD]:
             self._ignored.append(self.sink.number)
             return True
-        if not self._ignored or not _RAISED.match(text):
+        if not self._ignored or not (_RAISED.match(text) or _RAISED.match(text, _behind_head(text))):
             return False
         if _OF_A_GPU.search(text):
             return False  # tells of a GPU that is lost to its process, whoever waits for it
@@ -223,6 +226,7 @@ class DecisiveLines:
             bare, self._asserted = f"{bare}: {self._asserted}", ""  # says nothing by itself
         code = _is_code(bare)
         is_trouble = has_trouble(raw.lower())
+        hard = self._is_hard = (is_trouble or bare.startswith(("E", "[E"))) and _is_hard(bare)
         mechanism = None if code else mechanism_of(bare)
         if (self._frame or self._row) and not code and _RAISED.match(_without_head(bare)):
             more = mechanism_of(f"{bare[:LONGEST_SAID]} [at {self._frame} {self._row}]")
@@ -246,7 +250,6 @@ class DecisiveLines:
                 return None
             kind, value = "line.unknown", (level, words, stamp)
         about = _about(without_colours(raw.decode("utf-8", "replace")))
-        hard = _is_hard(bare)
         kept = self._kept.get((kind, value, about))
         if kept is not None:
             kept.count += 1
@@ -280,6 +283,12 @@ class DecisiveLines:
 def _is_hard(text: str) -> bool:
     """Return true for a line that is an error by its own words: an exception, a fatal one, a launcher's."""
     return bool(_FATAL.search(text) or _HARD.search(text))
+
+
+def _behind_head(text: str) -> int:
+    """Return where a line goes on behind a rank or name that few lines of its file have."""
+    head = _HEAD.match(text)
+    return head.end() if head is not None else 0
 
 
 def _without_head(bare: str) -> str:

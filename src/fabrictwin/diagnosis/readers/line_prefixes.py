@@ -51,22 +51,17 @@ class Prefixes:
 
     def __init__(self, head: Sequence[str]) -> None:
         lines = [without_colours(line) for line in head if line.strip()]
-        self.every = _of_all(lines)
+        self.every = next((one for one in (_SLURM, _HOST, _SERVICE) if _nearly_all(one, lines)), None)
+        if self.every is None and len(lines) >= FEW_LINES and all(map(_RANK.match, lines)):
+            self.every = _SLURM  # many ranks, few lines of each
         # of a launcher within another
-        self.inner = _of_all([one for line in lines if (one := without_prefixes(_without(self.every, line)))])
+        inside = [one for line in lines if (one := without_prefixes(_without(self.every, line)))]
+        self.inner = next((one for one in (_SLURM, _SERVICE) if _nearly_all(one, inside)), None)
 
     def strip(self, text: str) -> str:
         """The line as the program printed it."""
         text = without_prefixes(_without(self.every, without_colours(text)))
         return text if self.inner is None else without_prefixes(_without(self.inner, text))
-
-
-def _of_all(lines: Sequence[str]) -> re.Pattern[str] | None:
-    """Return the prefix that nearly all lines have, of those that other formats begin with, too."""
-    found = next((one for one in (_SLURM, _HOST, _SERVICE) if _nearly_all(one, lines)), None)
-    if found is None and len(lines) >= FEW_LINES and all(map(_RANK.match, lines)):
-        return _SLURM  # many ranks, few lines of each
-    return found
 
 
 def _without(prefix: re.Pattern[str] | None, text: str) -> str:

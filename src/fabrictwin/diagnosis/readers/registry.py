@@ -82,6 +82,7 @@ FAMILIES = (
     Family("ospf-neighbours", neighbours.OPENS_OSPF, neighbours.OspfNeighbours),
     Family("junos-peers", neighbours.OPENS_JUNOS, neighbours.JunosPeers),
     Family("sonic-health", switch_health.OPENS, switch_health.SystemHealth),
+    Family("port-channels", switch_health.OPENS_CHANNELS, switch_health.PortChannels),
     Family("sonic-show", sonic.OPENS, sonic.Sonic),
     Family("nvue", nvue.OPENS, nvue.Nvue),
     Family("nvidia-smi-topo", nvidia_smi.OPENS_TOPOLOGY, nvidia_smi.TopologyMatrix),

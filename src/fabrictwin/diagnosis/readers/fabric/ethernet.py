@@ -31,6 +31,11 @@ _PAUSES = re.compile(
 )
 
 
+_KERNELS = re.compile(
+    r"(?:\[ *\d+\.\d+\] )?\w+ [0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d\b"
+)  # a driver of the kernel speaks
+
+
 class Ethtool(LineReader):
     """Reads `ethtool -S` and `ethtool`."""
 
@@ -45,6 +50,8 @@ class Ethtool(LineReader):
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
         bare = text.strip()
+        if _KERNELS.match(bare):
+            return False
         head = re.match(r"(?:Settings|Statistics) for (\S+?):", bare) or re.match(_TYPED, bare)
         if head is not None or bare.startswith("Identifier"):  # -m begins with it, module by module
             self._module.end(self._interface or "port")
@@ -63,7 +70,7 @@ class Ethtool(LineReader):
             self.sink.add("port.counter", ("Read", 0), Subject(device=self._interface or "port"))
             return True
         found = re.match(
-            r"(?:\[?\w*\d+\]?: )?([\w ./(),-]+?)\s*:\s*(.*)$", bare
+            r"(?:\[?\w*\d+\]?: )?([\w ./#(),-]+?)\s*:\s*(.*)$", bare
         )  # a queue's, with its name before
         if found is None or bare.startswith("/sys/"):
             return not bare

@@ -48,7 +48,10 @@ class BgpSummary(LineReader):
             return True
         if self._peer:
             words, self._peer = [self._peer, *words], ""
-        if not self._state or len(words) <= self._state or not _ADDRESS_OR_NAME.fullmatch(words[0]):
+        at = next((n for n, name in enumerate(self._names) if name.startswith("Neighb")), 0)
+        place = next((n for n, word in enumerate(words) if _ADDRESS.fullmatch(word)), at)
+        words = words[max(place - at, 0) :]  # a description before it may have several words
+        if not self._state or len(words) <= self._state or not _ADDRESS_OR_NAME.fullmatch(words[at]):
             return set(text) <= set("- ")
         as_number = words[self._names.index("AS")]
         if not re.fullmatch(r"\d+(?:\.\d+)?", as_number):
@@ -57,7 +60,7 @@ class BgpSummary(LineReader):
         off = words[self._state + 1 : self._state + 2] == ["(Admin)"]  # by who runs the switch
         off = off or bool(re.search(r"(?i)\(Admin\)|^Shut", state))
         if not off and not state.isdigit() and not state.startswith("Estab"):
-            self.sink.add("bgp.away", (state[:20], f"AS {as_number}"), Subject(device=words[0]))
+            self.sink.add("bgp.away", (state[:20], f"AS {as_number}"), Subject(device=words[at]))
         self.sink.add("bgp.read", True)
         return True
 

@@ -60,4 +60,25 @@ class SystemHealth(LineReader):
         self.sink.add("sonic.read", True)
 
 
+OPENS_CHANNELS = r"^\s*(?:Group\s+)?Port-[Cc]hannel\s+Protocol\s+Ports|^\s*Group\s+Port-\s+Type\s+Protocol"
+_MEMBER = re.compile(r"\b(?:Et|Gi|Te|Tw|Hu|Fo)\w*\d\S*\(")
+_CHANNEL = re.compile(r"\s*(?:\d+\s+)?(Po\d+)\((\w+)\)\s+(.*)$")
+
+
+class PortChannels(LineReader):
+    """Reads bundles of ports of EOS, NX-OS and IOS (`show port-channel summary`): `D` among the flags is down."""
+
+    def line(self, text: str) -> bool:
+        """Take a line; False after the table."""
+        row = _CHANNEL.match(text)
+        if row is None:
+            return not text.strip() or bool(re.match(r"\s|-+", text)) or bool(re.match(OPENS_CHANNELS, text))
+        self.sink.add("sonic.read", True)
+        if "D" in row[2] and _MEMBER.search(row[3]):  # one without ports is not used
+            self.sink.add(
+                "sonic.bundle-down", (f"{row[1]}({row[2]})", row[3].strip()[:80]), Subject(device=row[1])
+            )
+        return True
+
+
 _PLAIN = r"System (?:is|status|services)|Services:|Hardware:|Status:|Name\s+Status|Service-Name"

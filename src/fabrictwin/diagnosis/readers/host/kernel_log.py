@@ -48,6 +48,7 @@ class KernelLog(LineReader):
     def __init__(self, sink: Sink) -> None:
         super().__init__(sink)
         self._lost: dict[str, Place] = {}  # links of bonds that went down, while they are
+        self._speakers: dict[str, str] = {}  # by links: whose words on them are heard
         self._named = ""  # the GPU that a message of several lines began with
         self._is_imex = False  # the log is of the IMEX daemon
         self.is_idle = False  # the last line left nothing here, and no other of its shape will
@@ -184,14 +185,18 @@ class KernelLog(LineReader):
     def _carrier(self, found: re.Match[str], _text: str) -> None:
         # interfaces of containers and bridges come and go with them
         if not LOCAL_INTERFACE.match(found[1]):
-            state = "down" if found[2].lower() in ("lost", "down") else "up"
-            self.sink.add("link.event", state, Subject(device=found[1]))
+            self._link(found[1], "down" if found[2].lower() in ("lost", "down") else "up", "driver")
+
+    def _link(self, name: str, state: str, speaker: str) -> None:
+        """Keep what a link did; a driver and a bond say the same of one link, and the first of them is heard."""
+        if self._speakers.setdefault(name, speaker) == speaker:
+            self.sink.add("link.event", state, Subject(device=name))
 
     def _bonded(self, found: re.Match[str], _text: str) -> None:
-        name = found[1] or found[4]
-        if name is None:
+        name = (found[1] or found[4] or "").rstrip(".")
+        if not name:
             return
-        self.sink.add("link.event", found[3], Subject(device=name))
+        self._link(name, found[3], "bond")
         if found[3] == "up":
             self._lost.pop(name, None)
         elif found[2] is not None:  # definitely: the bond goes on without it
