@@ -28,12 +28,11 @@ def ring_order(intra: I32, cross_nic: I32) -> I32:
         swapped = (cross_nic == 2) & (np.arange(nodes) % 2 == 1)
         which[swapped] ^= 1
     ordered = np.take_along_axis(intra, which[:, :, None], axis=1)
-    rings = []
-    for channel in range(channels):
-        ring = ordered[:, channel].reshape(-1)
-        ring = ring[ring != NONE]
-        rings.append(np.roll(ring, -int(np.flatnonzero(ring == 0)[0])))
-    return np.array(rings, np.int32)
+    rings = ordered.transpose(1, 0, 2).reshape(channels, -1)
+    rings = rings[rings != NONE].reshape(channels, -1)  # each has every rank
+    ranks = rings.shape[1]
+    turned = (np.argmax(rings == 0, axis=1)[:, None] + np.arange(ranks)) % ranks
+    return np.take_along_axis(rings, turned, axis=1).astype(np.int32)
 
 
 def connect_trees(intra: I32, patterns: list[Pattern], ranks: int) -> tuple[I32, I32]:

@@ -96,9 +96,13 @@ class Segments:
 
     def _make_parts(self, precision: Precision) -> Parts:
         roof, shape = self._roofline(precision), self.job.shape
-        attention = self._attention_block(roof, shape.without_experts)
-        mlp = self._mlp_block(roof, shape.in_tokens)
-        return Parts(roof, attention, mlp, Ends(roof, shape.in_tokens.without_experts))
+        attention, in_tokens = self._attention_block(roof, shape.without_experts), shape.in_tokens
+        return Parts(
+            roof,
+            attention,
+            self._mlp_block(roof, in_tokens),
+            self._end_blocks(roof, in_tokens.without_experts),
+        )
 
     def _roofline(self, precision: Precision) -> Roofline:
         return roofline(*roofline_key(self.job, precision))
@@ -108,6 +112,9 @@ class Segments:
 
     def _mlp_block(self, roof: Roofline, shape: Shape) -> MlpBlock:
         return MlpBlock(roof, shape)
+
+    def _end_blocks(self, roof: Roofline, shape: Shape) -> Ends:
+        return Ends(roof, shape)
 
     def is_wide(self, number: int) -> bool:
         """Return true if a layer, counted from 0, stays in 16 bits."""

@@ -26,7 +26,7 @@ from fabrictwin.workload.job.rank_layout import Layout
 from fabrictwin.workload.layers.pass_script import Collective, Compute, Kind, Script, Start
 from fabrictwin.workload.search.exchange_bounds import ExchangeBounds, StepExchanges
 from fabrictwin.workload.step.closed_form import ClosedForm, PassTimes
-from fabrictwin.workload.step.closed_form_cache import CachedSegments, key_of
+from fabrictwin.workload.step.closed_form_cache import CachedSegments, number_of
 
 _FEW, _SOME, _MANY = 1, 4, 8  # loads of experts that bounds tell apart, the first, the second, the closer
 
@@ -91,7 +91,7 @@ def _passes(job: Job, pair: tuple[Script, Script], price: _Price) -> _Passes:
 
 def _costs(job: Job, loads: tuple[float, ...], in_switch: bool) -> tuple[_Passes, ...]:
     """Passes of layers whose experts have these loads, of the first end and of the last."""
-    key = (*key_of(job), job.hardware.inside_bps, job.hardware.outside_bps, loads, in_switch)
+    key = (number_of(job), job.hardware.inside_bps, job.hardware.outside_bps, loads, in_switch)
     if key not in _KNOWN:
         segments = CachedSegments(job)
         pairs = [segments.scripts(load) for load in loads]
@@ -266,7 +266,7 @@ class LowerBounds:
 
     def _closer_passes(self, job: Job, closed: ClosedForm, kinds: Sequence[float | str]) -> list[_Passes]:
         """Passes of layers by their loads, and of ends."""
-        keys = [(*closed.layout_key, *closed.places, which) for which in kinds]
+        keys = [(closed.layout_key, *closed.places, which) for which in kinds]
         new = {
             key: _scripts(closed.segments, which)
             for key, which in zip(keys, kinds, strict=True)

@@ -156,15 +156,15 @@ class ClosedForm:
         return _ChunkKind(first, last, len(layers), loads)
 
     @cached_property
-    def layout_key(self) -> tuple[object, ...]:
-        """A key that layouts share whose passes of equal chunks take equally long."""
+    def layout_key(self) -> int:
+        """A number that layouts share whose passes of equal chunks take equally long."""
         layout, training, reduced = self.layout, self.training, self.context.reduced
         wide: tuple[object, ...] = (layout.width, layout.dp, layout.pp == 1) if reduced else ()
         if layout.ep > 1:
             unit = layout.grid[0, 0]
             places = (self.times.placement_key(unit[layout.inside(kind)]) for kind in ("ep", "expert_tp"))
             wide = (*wide, *places)
-        return (
+        key = (
             *self.segments.key,
             training.host,
             training.sharding,
@@ -176,11 +176,12 @@ class ClosedForm:
             *(layout.tp, layout.cp, layout.ep, layout.expert_tp),
             *wide,
         )
+        return self.times.numbers.setdefault(key, len(self.times.numbers))
 
     def _pass(self, stage: Stage, chunk: int, kind: Pass, *, mark: bool = False) -> PassTime:
         """A pass of a chunk; of its equal layers a few are timed and the rest extrapolated."""
         first, last, count, loads = self._chunk_kind(stage.number, chunk)
-        place = (*self.layout_key, first, last, kind, mark, self.offsets[stage.number])
+        place = (self.layout_key, first, last, kind, mark, self.offsets[stage.number])
         known, sharded = self.times.passes, self.context.sharded
         # where the reductions of a pass go by bucket, or layers differ, nothing is left out
         few = 4 + self.training.sharding.prefetch if sharded else 2

@@ -13,7 +13,7 @@ from fabrictwin.workload.layers.number_formats import Precision
 from fabrictwin.workload.layers.pass_script import FixedScript, Part, Script
 from fabrictwin.workload.layers.roofline import Roofline
 from fabrictwin.workload.layers.stage_segments import Parts, Segment, Segments, roofline, roofline_key
-from fabrictwin.workload.layers.transformer import Shape
+from fabrictwin.workload.layers.transformer import Ends, Shape
 
 
 class CachedJob(Job):
@@ -80,7 +80,7 @@ class CachedMlp(MlpBlock):
 
 # a layer is a few blocks, which layouts share: attention those that divide experts otherwise, an MLP those
 # that divide sequences otherwise
-_attention_block, _mlp_block = cache(CachedAttention), cache(CachedMlp)
+_attention_block, _mlp_block, _end_blocks = cache(CachedAttention), cache(CachedMlp), cache(Ends)
 
 
 def key_of(job: Job) -> tuple[object, ...]:
@@ -104,12 +104,16 @@ _NUMBERS: dict[tuple[object, ...], int] = {}
 _PARTS: dict[int, Parts] = {}
 
 
+def number_of(job: Job) -> int:
+    """A number in place of a job's key, which is long to hash, again and again."""
+    return _NUMBERS.setdefault(key_of(job), len(_NUMBERS))
+
+
 class CachedSegments(Segments):
     """Segments whose scripts are shared by layouts of one shape."""
 
     def __init__(self, job: Job) -> None:
-        # a number in place of what is long to hash, again and again
-        number = _NUMBERS.setdefault(key_of(job), len(_NUMBERS))
+        number = number_of(job)
         self.key = (number,)
         super().__init__(job, parts=_PARTS.get(number))
         _PARTS[number] = self.parts
@@ -124,6 +128,9 @@ class CachedSegments(Segments):
 
     def _mlp_block(self, roof: Roofline, shape: Shape) -> MlpBlock:
         return _mlp_block(roof, shape)
+
+    def _end_blocks(self, roof: Roofline, shape: Shape) -> Ends:
+        return _end_blocks(roof, shape)
 
     def scripts(self, load: float, kind: str = "", wide: bool = False) -> tuple[Script, Script]:
         """(forward, backward) of a layer whose busiest expert rank has so much load; 0 is dense.
@@ -164,7 +171,7 @@ class CachedSegments(Segments):
 
     def _ends_of(self, name: str, make: Callable[[], Segment]) -> tuple[Script, Script]:
         # a predictor's layers are part of the last end
-        own = self.key if self.job.model.predictors else (self.roof, self.parts.ends.shape)
+        own = self.key if self.job.model.predictors else (self.parts.ends,)
         key = (*own, name)
         if key not in _SCRIPTS:
             made = make()

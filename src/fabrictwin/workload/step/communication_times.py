@@ -67,6 +67,7 @@ class CommunicationTimes:
         self._host = fabric.node_host[rank_node].astype(np.int64)
         self._local = rank_node - fabric.host_node_start[self._host]
         self.passes: dict[tuple[object, ...], PassTime] = {}
+        self.numbers: dict[tuple[object, ...], int] = {}  # of layouts by what their passes depend on
         self._known: dict[tuple[object, ...], float] = {}
         self.hosts_known: HostsKnown = {}
         self._scale: dict[str, float] = {}
