@@ -14,7 +14,7 @@ from fabrictwin.workload.layers.roofline import Cost
 from fabrictwin.workload.layers.stage_segments import Segments, buckets
 from fabrictwin.workload.memory.memory_inputs import Activations, Batches, Ranks, memory_inputs_of
 from fabrictwin.workload.model.huggingface_families import read_model
-from fabrictwin.workload.search.layout_search import LARGEST_MICRO_BATCH, Search
+from fabrictwin.workload.search.layout_search import LARGEST_MICRO_BATCH, Search, kept_of
 
 
 def job(**more):
@@ -86,7 +86,7 @@ def sections(parallel, *, global_batch=8, given=False, raw=None):
     search = Record(
         global_batch=global_batch,
         given=Record(sequence_parallel=given),
-        raw=raw or {},
+        _kept=kept_of(raw or {}),
         _parallel=lambda: iter([{"tp": 1, "dp": 1, "pp": 1, "vp": 1} | parallel]),
     )
     search._section = lambda *rest: Search._section(search, *rest)
@@ -119,10 +119,10 @@ def test_micro_batches_that_are_tried():
      (2, False, "gradients", "gradients"), (1, False, "gradients", "none")],
 )  # fmt: skip
 def test_overlap_is_as_far_as_a_layout_can(tp, shared, asked, tried):
-    search = Record(global_batch=1, raw={"overlap": {"tensor": asked, "other": 1}})
+    search = Record(global_batch=1, _kept={"overlap": {"tensor": asked, "other": 1}})
     section = Search._section(search, {"tp": tp}, 1, shared)
     assert section["overlap"] == {"tensor": tried, "other": 1}
-    assert search.raw["overlap"]["tensor"] == asked
+    assert search._kept["overlap"]["tensor"] == asked
 
 
 def test_the_schema_names_what_a_workload_has():

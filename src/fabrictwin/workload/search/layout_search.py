@@ -143,6 +143,11 @@ def divisors(n: int) -> list[int]:
     return [d for d in range(1, n + 1) if n % d == 0]
 
 
+def kept_of(section: dict[str, Any]) -> dict[str, Any]:
+    """Return what layouts keep of the section that is given: not the micro-batches, which follow from each."""
+    return {key: value for key, value in section.items() if key != "micro_batches"}
+
+
 class Search:
     """Layouts of a spec's job on its cluster."""
 
@@ -158,7 +163,7 @@ class Search:
         self.times = CommunicationTimes(fabric, rank_node, library_of(spec, blueprint, fabric, rank_node))
         self.per_host = int(np.bincount(self.base.placement.host_of_rank).max())
         self.rules = _Rules(spec)
-        self._kept = {key: value for key, value in self.raw.items() if key != "micro_batches"}
+        self._kept = kept_of(self.raw)
         self._kinds: dict[tuple[bool, bool, bool], Training] = {}
         self._memory = Known()
         self._divided: tuple[Any, _Division | None] = None, None
