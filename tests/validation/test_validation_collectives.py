@@ -153,6 +153,21 @@ def test_ways_are_asked_again_only_where_their_costs_changed() -> None:
     assert min(np.array(bench.errors(lambda _: slower)) - first) > 0
 
 
+@pytest.mark.parametrize("name", ["h100-aic-all-to-all", "h100-8-azure", "h100-send-vidur", "h100-16-aws"])
+def test_what_is_taken_once_is_a_sum(name: str) -> None:
+    """A bench asked before with other bases and starts says what a new one says."""
+    whole = calibration()
+    asked, new = Bench.of(DATA, name), Bench.of(DATA, name)
+    costs = whole.of(asked.ways[0].asks.communicator)
+    asked.errors(lambda _: costs)
+    inside = replace(
+        costs.inside, launch=7.0, ring=(3.0, 4.0, 5.0), send=(3.0, 3.0, 9.0), exchange=(5.0, 5.0, 6.0), nvls=11.0
+    )
+    other = replace(costs, inside=replace(inside, exchange_start=2.0))
+    assert asked.errors(lambda _: other) == pytest.approx(new.errors(lambda _: other), abs=1e-7)
+    assert all(len(way.known) == 1 for way in asked.ways)
+
+
 def test_hardware_to_leave_out_is_known() -> None:
     with pytest.raises(ConfigError, match="did you mean 'H100'"):
         fit_without(DATA, "H10O")
