@@ -23,6 +23,7 @@ OPENS = (
     r"nv(?:idia)?-fabricmanager(?:-start\.sh)?\[|nvidia-fabricmanager\.service|"
     r"[Ff]abric ?[Mm]anager .*(?:version|match|failed)|Failed to start NVIDIA fabric manager"
 )
+OPENS_MANAGER = r"^\[[^\]]+\] \[[A-Z]+\] \[tid \d+\]"  # the fabric manager's own log, and the IMEX daemon's
 # interfaces that exist on every host and lead nowhere else
 LOCAL_INTERFACE = re.compile(
     r"^(?:lo|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w+|cni\d*|cali\w+|flannel\S*|kube-\S*|podman\d*|lxc\w*)$"
