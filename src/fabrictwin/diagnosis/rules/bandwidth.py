@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from statistics import median
 
 from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.causes import cause
@@ -111,6 +112,7 @@ def perftest(case: Case) -> Iterator[Finding]:
     rows: dict[tuple[str, str], list[Fact]] = defaultdict(list)
     for fact in case.of("perftest.rate"):
         rows[fact.subject.device, str(fact.parts[0])].append(fact)
+    yield from _beside_peers(case.of("perftest.run"))
     for (device, test), facts in rows.items():
         largest = max(facts, key=lambda fact: int(fact.parts[1] or 0))
         best = max(float(fact.parts[2] or 0) for fact in facts)
@@ -132,6 +134,31 @@ def perftest(case: Case) -> Iterator[Finding]:
                 f"{NEAR_RATE * rate:.4g} Gb/s",
                 0.7,
                 expected_from=f"the port's {rate:g} Gb/s less headers",
+            )
+
+
+FEWEST_RUNS = 4  # that a median means something of
+
+
+def _beside_peers(runs: list[Fact]) -> Iterator[Finding]:
+    """Runs of one test at one size whose adapter, alone or with few others, is far below what the others reach."""
+    groups: dict[tuple[str, int, str], list[Fact]] = defaultdict(list)
+    for fact in runs:
+        groups[str(fact.parts[0]), int(fact.parts[1] or 0), str(fact.parts[3])].append(fact)
+    for (test, size, _), facts in groups.items():
+        usual = median(float(fact.parts[2] or 0) for fact in facts)
+        slow = [fact for fact in facts if float(fact.parts[2] or 0) < LOW * usual]
+        if len(facts) >= FEWEST_RUNS and size >= 1 << 15 and 0 < len(slow) <= len(facts) // 4:
+            worst = min(slow, key=lambda fact: float(fact.parts[2] or 0))
+            yield found(
+                "bandwidth-low",
+                [worst, *slow],
+                f"{test} {float(worst.parts[2] or 0):.4g} Gb/s at {size} bytes",
+                f"{usual:.4g} Gb/s, as the other adapters",
+                0.75,
+                severity=Severity.WARNING,
+                expected_from="the median of the runs",
+                collect="ibstat and lspci -vvv of that adapter, at both ends",
             )
 
 

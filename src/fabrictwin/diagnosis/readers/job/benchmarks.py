@@ -149,6 +149,8 @@ class Perftest(LineReader):
         self.test = self.device = ""
         self.gigabits, self.latency, self.rows = False, False, 0
         self.ethernet, self.local = False, False  # the link layer; whose address was printed last
+        self._run: tuple[str, int, float, str] | None = None  # test, largest size and its rate, connection
+        self._runs, self._connection = 0, ""
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -158,6 +160,7 @@ class Perftest(LineReader):
         add = self.sink.add
         named = re.match(r"((?:RDMA_|Send |Atomic ).*?(?:BW|Latency)) Test$", text)
         if named is not None:
+            self._end()
             self.test = named[1]
         elif text.startswith("#bytes"):
             self.gigabits, self.latency = "Gb/sec" in text, "usec" in text
@@ -167,6 +170,8 @@ class Perftest(LineReader):
             for name, value in re.findall(r"([A-Z][\w .]*?)\s*:\s+(\S+)", text):
                 if name == "Device":
                     self.device = value
+                elif name in ("Number of qps", "Connection type"):
+                    self._connection = value if name[0] == "N" else f"{self._connection} {value}"
                 elif name in ("Mtu", "Link type", "Transport type"):
                     add("perftest.option", (name, value), Subject(device=self.device))
                     self.ethernet = value == "Ethernet" if name == "Link type" else self.ethernet
@@ -192,3 +197,18 @@ class Perftest(LineReader):
         average = float(words[3])
         rate = average if self.gigabits else average * _MIB_TO_GBPS
         self.sink.add("perftest.rate", (self.test, size, round(rate, 3)), Subject(device=self.device))
+        if self._run is None or size >= self._run[1]:
+            self._run = (self.test, size, round(rate, 3), self._connection)
+
+    def _end(self) -> None:
+        """Keep what a run reached at its largest size."""
+        if self._run is not None:
+            self._runs += 1
+            self.sink.add(
+                "perftest.run", (*self._run, f"{self.sink.file} {self._runs}"), Subject(device=self.device)
+            )
+        self._run, self.device, self._connection = None, "", ""
+
+    def close(self) -> None:
+        """Keep the last run."""
+        self._end()
