@@ -313,8 +313,8 @@ class NcclLog(LineReader):
             if far == "PCI":
                 thread.switch = (name, float(rate))
             elif thread.switch[0]:
-                value = (*thread.switch, f"{far}/{name}", float(rate))
-                self.sink.add("nccl.uplink", value, Subject(thread.host, device=f"{far}/{name}"))
+                uplink = (*thread.switch, f"{far}/{name}", float(rate))
+                self.sink.add("nccl.uplink", uplink, Subject(thread.host, device=f"{far}/{name}"))
         elif thread.gpu:
             value = (f"{far}/{name}", float(rate))
             self.sink.add("nccl.nvlink", value, Subject(thread.host, device=f"GPU/{thread.gpu}"))
