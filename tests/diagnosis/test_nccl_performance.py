@@ -71,3 +71,20 @@ def test_a_device_without_a_port_above_it_is_one_of_a_virtual_machine():
     assert decided(log("NCCL_TOPO_FILE set by environment to /etc/topo.xml", said)) == []
     alone = "comm 0x1 rank 0 nRanks 8 nNodes 1 localRanks 8 localRank 0 MNNVL 0"
     assert decided(log(alone, said)) == []
+
+
+@pytest.mark.parametrize(
+    ("ways", "expected"),
+    [
+        ("NVS/0-0 (1/370.8/NVL) NET/0-0 (4/12.0/PHB) NET/0-1 (5/24.0/PHB)", ["vm-topology"]),
+        ("NVS/0-0 (1/370.8/NVL) NET/0-0 (4/12.0/PIX) NET/0-1 (5/24.0/PHB)", []),
+        ("NET/0-0 (4/12.0/PHB) NET/0-1 (5/24.0/SYS)", []),  # boards without switches
+    ],
+)
+def test_hosts_with_nvswitch_have_a_network_beside_a_gpu(ways, expected):
+    assert decided(log(f"GPU/5000 :GPU/0-4000 (2/370.8/NVL) CPU/0-0 (2/24.0/PHB) {ways}")) == expected
+
+
+def test_old_releases_name_rings_where_newer_ones_name_channels():
+    ways = read_text(log("Ring 00 : 3[b01000] -> 4[201000] [send] via NET/Socket/0")).of("nccl.way")
+    assert [fact.parts[0] for fact in ways] == ["NET/Socket/0"]
