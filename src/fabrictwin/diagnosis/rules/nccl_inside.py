@@ -84,7 +84,7 @@ def virtual_ports(case: Case) -> Iterator[Finding]:
         )
     paths = case.of("nccl.networks")
     near = [fact for fact in paths if not set(fact.parts[2:]) <= _OVER_A_PROCESSOR]
-    # hosts with NVSwitch have their adapters beside the GPUs; those whose processor is NVIDIA's own print other ways
+    # hosts with NVSwitch have adapters beside GPUs; those with NVIDIA's own processors print other ways
     if paths and not near and all(fact.parts[1] and int(fact.parts[0] or 0) > 1 for fact in paths):
         yield found(
             "vm-topology",

@@ -39,7 +39,8 @@ _GDR_FAR = re.compile(
 _MADE = re.compile(r"name=(\S+) speed=(\d+) ndevs=(\d+)")
 _CHANNEL = re.compile(
     # old releases say Ring
-    r"(?:Channel|Ring) \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(send|receive)\])? via (NET/[\w ]+/\d+|[^\s(]+)"
+    r"(?:Channel|Ring) \d+(?:/\d+)? : (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?(?: \[(send|receive)\])? "
+    r"via (NET/[\w ]+/\d+|[^\s(]+)"
     # a proxy on another GPU of the host sends (PXN): its rank stands between
     r"(?:\(\d+\))?([\w/]*)"
 )
