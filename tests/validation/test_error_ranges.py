@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import fabrictwin as ft
 from fabrictwin.catalog.error_ranges import COLLECTIVE, FIRST_TOKEN, NEXT_TOKEN, STEP, error_ranges, regime_of
+from fabrictwin.cli.predict.validate import validate as app
 from fabrictwin.report.error_range import StepCase, range_lines, step_range
 from fabrictwin.validation.ranges.error_cells import Held, cells, coverage, weighted_quantiles
+from fabrictwin.validation.ranges.error_file import ranges_file, sections_of
 
 TRAINING = {"sequence": 4096, "compute_share": 0.8}
 
@@ -80,6 +85,25 @@ def test_stored_ranges_cover_as_they_should(answer: str, first: str) -> None:
     assert rows >= (100 if first == STEP.without_software else 150)
     assert 0.45 <= half <= 0.6
     assert 0.85 <= nine_tenths <= 0.95
+
+
+def test_ranges_of_one_kind_are_made_anew_beside_the_others() -> None:
+    compared = {"gpus": ["h100-sxm"]}
+    whole = ranges_file({name: (drawn(12, 5, 0.1, 0.05), compared) for name in ("step", "collective", "served")})
+    again = ranges_file({"collective": (drawn(20, 5, 0.2, 0.05), compared)}, sections_of(whole))
+    before, after = sections_of(whole), sections_of(again)
+    assert list(before) == list(after) == ["step", "collective", "served"]
+    assert [name for name in before if before[name] != after[name]] == ["collective"]
+    assert again.splitlines()[:5] == whole.splitlines()[:5]
+
+
+def test_ranges_of_steps_rest_on_what_says_how_much_is_known(tmp_path: Path) -> None:
+    written = ["--write-ranges", str(tmp_path / "ranges.yaml")]
+    for given in (["--by", "hardware"], ["--by", "series", "--only", "step"]):
+        result = CliRunner().invoke(app, ["accuracy", *written, *given])
+        assert "expected those or no --by" in str(result.exception)
+    result = CliRunner().invoke(app, ["accuracy", "--only", "step"])
+    assert "expected --write-ranges beside it" in str(result.exception)
 
 
 @pytest.mark.parametrize("answer", ["step", "collective", "served"])

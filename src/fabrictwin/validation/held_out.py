@@ -134,6 +134,7 @@ def held_out(
     group = DIMENSIONS[by]
     named = [replace(case, hardware=group(case)) for case in cases if case.spec is not None]
     fitter = Fitter(measurements, named, answers, stage)
+    answers.of(fitter.shared_without_own())  # all at once, so that workers share them
     outcomes: list[Outcome] = []
     refitted = 0
     for name in fitter.families():

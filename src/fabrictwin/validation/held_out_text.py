@@ -42,7 +42,8 @@ around the prediction, as far to either side as half and nine tenths of rows are
 a few machines says which ones were published, and a range that follows it misses the next one. It is wider where
 few machines or releases are behind it, and a case outside of all that was compared says so.
 `--write-ranges src/fabrictwin/catalog/data/error_ranges.yaml` makes the file that they stand in (most of an
-hour: collectives are fitted again without each machine's series and each generation). The last table says how many
+hour: collectives are fitted again without each machine's series and each generation; `--only step` makes those of
+steps and keeps the others). The last table says how many
 held-out rows lie in ranges that were made without them and all of their machine or release.
 """
 

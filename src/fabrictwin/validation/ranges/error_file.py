@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fabrictwin import catalog
@@ -17,6 +17,8 @@ from fabrictwin.validation.ranges.error_rows import collective_rows, served_rows
 from fabrictwin.validation.served_models import TABLE as SERVED
 from fabrictwin.validation.served_models import Measured, answers, read_measured
 
+ANSWERS = ("step", "collective", "served")
+Parts = tuple[Iterable[Held], Mapping[str, Any]]  # rows, and what was compared at all
 HEAD = """\
 # Ranges around predictions, from errors of like cases that were held out. Made, not written:
 # fabrictwin validate accuracy --write-ranges src/fabrictwin/catalog/data/error_ranges.yaml
@@ -73,25 +75,46 @@ def section(rows: Iterable[Held], compared: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def ranges_file(parts: Mapping[str, tuple[Iterable[Held], Mapping[str, Any]]]) -> str:
-    """Return the file of all kinds of answers."""
+def ranges_file(parts: Mapping[str, Parts], kept: Mapping[str, list[str]] | None = None) -> str:
+    """Return the file of all kinds of answers: those of `parts` made, the others as they are kept."""
     lines = [HEAD.format(quantiles=", ".join(f"{one:.0%}" for one in QUANTILES)).rstrip("\n")]
-    for name, (rows, compared) in parts.items():
-        lines += [f"{name}:", *section(rows, compared)]
+    made = {name: [f"{name}:", *section(rows, compared)] for name, (rows, compared) in parts.items()}
+    sections = {**(kept or {}), **made}
+    for name in sorted(sections, key=ANSWERS.index):
+        lines += sections[name]
     return "\n".join(lines) + "\n"
 
 
-def all_ranges(measurements: Measurements, found: Iterable[HeldOut], stage: Stage, workers: int | None = 1) -> str:
-    """Return the file: of steps that were held out, collectives fitted again, and servers. Raises ConfigError."""
+def sections_of(text: str) -> dict[str, list[str]]:
+    """Return the lines of a file's sections, by name."""
+    sections: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line.endswith(":") and not line.startswith((" ", "#")):
+            sections[line[:-1]] = own = []
+        if sections:
+            own.append(line)
+    return sections
+
+
+def all_ranges(
+    measurements: Measurements,
+    found: Iterable[HeldOut],
+    stage: Stage,
+    *,
+    workers: int | None = 1,
+    only: Iterable[str] = (),
+    kept: str = "",
+) -> str:
+    """Return the file: of steps that were held out, collectives fitted again, and servers. Raises ConfigError.
+
+    With `only` no others are made, and those of the text `kept` stay.
+    """
     published = read_published(find_data(measurements.folder, TABLE))
     measured = read_measured(find_data(measurements.folder, SERVED))
-    return ranges_file(
-        {
-            "step": (step_rows(measurements, found), compared_steps(measurements)),
-            "collective": (collective_rows(published, stage), compared_collectives(published)),
-            "served": (
-                served_rows(answers(measured, stage, workers=workers)),
-                compared_servers(measured),
-            ),
-        }
-    )
+    makers: dict[str, Callable[[], Parts]] = {
+        "step": lambda: (step_rows(measurements, found), compared_steps(measurements)),
+        "collective": lambda: (collective_rows(published, stage), compared_collectives(published)),
+        "served": lambda: (served_rows(answers(measured, stage, workers=workers)), compared_servers(measured)),
+    }
+    asked = set(only) or set(ANSWERS)
+    return ranges_file({name: makers[name]() for name in ANSWERS if name in asked}, sections_of(kept))
