@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -136,7 +137,7 @@ def accuracy(
     from fabrictwin.validation.held_out_text import held_out_json, held_out_page, held_out_text
     from fabrictwin.validation.published_data import find_data, read_data
     from fabrictwin.validation.ranges.error_file import all_ranges
-    from fabrictwin.validation.ranges.error_rows import KNOWN
+    from fabrictwin.validation.ranges.error_rows import KNOWN, step_spreads
     from fabrictwin.validation.training_cases import cases
     from fabrictwin.validation.training_judge import Answers
 
@@ -156,7 +157,9 @@ def accuracy(
         found = [
             held_out(one, measurements, rows, answers, progress.stage) for one in DIMENSIONS if not by or one in by
         ]
-        found += [with_one_row(one, answers) for one in found if one.by == SINGLE_KIND]
+        if set(KNOWN) <= {one.by for one in found}:
+            single = next(one for one in found if one.by == SINGLE_KIND)
+            found.append(with_one_row(single, answers, partial(step_spreads, measurements, [*found])))
         if write_ranges is not None:
             text = all_ranges(measurements, found, progress.stage, workers=workers, only=only, kept=kept)
             write_text(write_ranges, text)

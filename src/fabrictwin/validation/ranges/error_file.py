@@ -8,21 +8,23 @@ from typing import Any
 
 from fabrictwin import catalog
 from fabrictwin.base.progress import Stage
-from fabrictwin.catalog.error_ranges import QUANTILES
+from fabrictwin.catalog.error_ranges import QUANTILES, Spread
 from fabrictwin.validation.collective_series import TABLE, Published, read_published
 from fabrictwin.validation.held_out import HeldOut
 from fabrictwin.validation.published_data import Measurements, find_data
 from fabrictwin.validation.ranges.error_cells import Held, cells, coverage
-from fabrictwin.validation.ranges.error_rows import collective_rows, served_rows, step_rows
+from fabrictwin.validation.ranges.error_rows import collective_rows, served_rows, step_rows, step_spreads
 from fabrictwin.validation.served_models import TABLE as SERVED
 from fabrictwin.validation.served_models import Measured, answers, read_measured
 
 ANSWERS = ("step", "collective", "served")
-Parts = tuple[Iterable[Held], Mapping[str, Any]]  # rows, and what was compared at all
+# rows, what was compared at all, and how they are spread
+Parts = tuple[Iterable[Held], Mapping[str, Any]] | tuple[Iterable[Held], Mapping[str, Any], Mapping[str, Spread]]
 HEAD = """\
 # Ranges around predictions, from errors of like cases that were held out. Made, not written:
 # fabrictwin validate accuracy --write-ranges src/fabrictwin/catalog/data/error_ranges.yaml
 # A cell: quantiles {quantiles} of measured over predicted time, rows, groups.
+# spread: standard deviations of ln(measured / predicted time) between groups, jobs of a group, rows of a job.
 # coverage: rows judged by ranges that were made without their group, share of them in the half, in nine tenths.
 """
 
@@ -59,10 +61,15 @@ def compared_servers(measured: Measured) -> dict[str, Any]:
     }
 
 
-def section(rows: Iterable[Held], compared: Mapping[str, Any]) -> list[str]:
+def section(
+    rows: Iterable[Held], compared: Mapping[str, Any], spread: Mapping[str, Spread] | None = None
+) -> list[str]:
     """Return the lines of one kind of answer."""
     rows = list(rows)
-    lines = ["  coverage:"]
+    lines = ["  spread:"] if spread else []
+    for first, of in (spread or {}).items():
+        lines.append(f'    "{first}": [{of.group:.3f}, {of.job:.3f}, {of.row:.3f}]')
+    lines.append("  coverage:")
     for first in dict.fromkeys(row.features[0] for row in rows):
         one = coverage(row for row in rows if row.features[0] == first)
         lines.append(f'    "{first}": [{one.rows}, {one.half:.3f}, {one.nine_tenths:.3f}]')
@@ -78,7 +85,7 @@ def section(rows: Iterable[Held], compared: Mapping[str, Any]) -> list[str]:
 def ranges_file(parts: Mapping[str, Parts], kept: Mapping[str, list[str]] | None = None) -> str:
     """Return the file of all kinds of answers: those of `parts` made, the others as they are kept."""
     lines = [HEAD.format(quantiles=", ".join(f"{one:.0%}" for one in QUANTILES)).rstrip("\n")]
-    made = {name: [f"{name}:", *section(rows, compared)] for name, (rows, compared) in parts.items()}
+    made = {name: [f"{name}:", *section(*part)] for name, part in parts.items()}
     sections = {**(kept or {}), **made}
     for name in sorted(sections, key=ANSWERS.index):
         lines += sections[name]
@@ -112,9 +119,14 @@ def all_ranges(
     published = read_published(find_data(measurements.folder, TABLE))
     measured = read_measured(find_data(measurements.folder, SERVED))
     makers: dict[str, Callable[[], Parts]] = {
-        "step": lambda: (step_rows(measurements, found), compared_steps(measurements)),
+        "step": lambda: (
+            step_rows(measurements, found),
+            compared_steps(measurements),
+            step_spreads(measurements, found),
+        ),
         "collective": lambda: (collective_rows(published, stage), compared_collectives(published)),
         "served": lambda: (served_rows(answers(measured, stage, workers=workers)), compared_servers(measured)),
     }
+    found = list(found)
     asked = set(only) or set(ANSWERS)
     return ranges_file({name: makers[name]() for name in ANSWERS if name in asked}, sections_of(kept))
