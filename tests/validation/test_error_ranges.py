@@ -18,8 +18,8 @@ from fabrictwin.validation.ranges.error_file import ranges_file, sections_of
 TRAINING = {"sequence": 4096, "compute_share": 0.8}
 
 
-def drawn(groups: int, each: int, between: float, within: float) -> list[Held]:
-    rng = np.random.default_rng(5)
+def drawn(groups: int, each: int, between: float, within: float, seed: int = 5) -> list[Held]:
+    rng = np.random.default_rng(seed)
     middles = rng.normal(0.0, between, groups)
     return [
         Held(("known",), f"group {g}", float(middles[g] + rng.normal(0.0, within)))
@@ -40,6 +40,22 @@ def test_few_groups_make_a_range_wide() -> None:
     few, many = (cells(drawn(groups, 240 // groups, 0.1, 0.05))["known",] for groups in (6, 120))
     assert few.factors[3] / few.factors[0] > many.factors[3] / many.factors[0]
     assert not cells(drawn(4, 60, 0.1, 0.05))
+
+
+@pytest.mark.parametrize(("between", "within"), [(0.03, 0.06), (0.06, 0.06)])
+def test_jobs_of_few_groups_are_more_draws_than_groups(between: float, within: float) -> None:
+    """Rows that share a part of their error alone make a range that is less wide, and covers as it should."""
+    rows = drawn(7, 20, between, within)
+    one, many = (cells(rows, nested=nested)["known",] for nested in (False, True))
+    assert one.factors[3] / one.factors[0] > many.factors[3] / many.factors[0]
+    inside = [coverage(drawn(7, 20, between, within, seed=seed), nested=True) for seed in range(40)]
+    assert np.mean([of.half for of in inside]) == pytest.approx(0.5, abs=0.04)
+    assert np.mean([of.nine_tenths for of in inside]) == pytest.approx(0.9, abs=0.03)
+
+
+def test_rows_that_share_all_of_their_error_are_one_draw() -> None:
+    rows = drawn(7, 20, 0.1, 1e-6)
+    assert cells(rows, nested=True) == cells(rows)
 
 
 def test_a_range_lies_around_the_prediction_whatever_side_its_rows_are_on() -> None:

@@ -23,7 +23,8 @@ that rests on one of them fitted to the rest. This page is made, in minutes, by
 
 *Left out* names what is left out in turn; *refitted* how many of the groups hold a row that a constant rests on,
 so that it was fitted again or lost its effect. *But for one row*: each row of a group calibrates the others in
-turn, as `fabrictwin calibrate` would with its step time, which moves nothing where it is met within a tenth; a row
+turn, as `fabrictwin calibrate` would with its step time, which moves nothing where it is met within a tenth and
+others by what a group has in common (from the errors of other groups: [calibrate](calibrate.md)); a row
 counts once for each that calibrates it, a pair once for each calibration that both of its rows have. *Flipped* are
 pairs in the wrong order: of rows that differ in GPUs alone, and of layouts of one model on the same GPUs in one
 series and release. Errors are of throughput. What kernels are

@@ -64,19 +64,19 @@ def compared_servers(measured: Measured) -> dict[str, Any]:
 def section(
     rows: Iterable[Held], compared: Mapping[str, Any], spread: Mapping[str, Spread] | None = None
 ) -> list[str]:
-    """Return the lines of one kind of answer."""
-    rows = list(rows)
+    """Return the lines of one kind of answer; rows with a spread are of jobs of their own."""
+    rows, nested = list(rows), bool(spread)
     lines = ["  spread:"] if spread else []
     for first, of in (spread or {}).items():
         lines.append(f'    "{first}": [{of.group:.3f}, {of.job:.3f}, {of.row:.3f}]')
     lines.append("  coverage:")
     for first in dict.fromkeys(row.features[0] for row in rows):
-        one = coverage(row for row in rows if row.features[0] == first)
+        one = coverage((row for row in rows if row.features[0] == first), nested=nested)
         lines.append(f'    "{first}": [{one.rows}, {one.half:.3f}, {one.nine_tenths:.3f}]')
     lines.append("  compared:")
     lines += [f"    {key}: {json.dumps(value)}" for key, value in compared.items()]
     lines.append("  cells:")
-    for key, cell in cells(rows).items():
+    for key, cell in cells(rows, nested=nested).items():
         figures = ", ".join(f"{one:g}" for one in (*cell.factors, cell.rows, cell.groups))
         lines.append(f'    "{", ".join(key)}": [{figures}]')
     return lines
