@@ -29,7 +29,7 @@ counts once for each that calibrates it, a pair once for each calibration that b
 pairs in the wrong order: of rows that differ in GPUs alone, and of layouts of one model on the same GPUs in one
 series and release. Errors are of throughput. What kernels are
 off by on shapes that were held out stands in [kernels](kernels.md), collectives without a hardware in
-[their validation](validation-collectives.md), servers in [serving](serving.md).
+[their validation](validation-collectives.md), servers in [theirs](serving-accuracy.md).
 
 ## Ranges
 

@@ -76,6 +76,7 @@ _OF_A_GPU = re.compile(r"\b(?:CUDA|HIP|NCCL)\b")
 _RAISED = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Warning|Exit)\b(?:: |$)")
 _FRAME = re.compile(r'File "([^"]+", line \d+, in \S+)')
 LONGEST_SAID = 400  # of an error, behind which the place that raised it is put
+LONGEST_FRAME = 160
 _HEAD = re.compile(r"\W?[\w.,-]{1,40}\W{0,2}: ?")
 MOST_HEAD = 100  # letters of a line, in which such a row begins
 MOST_ROWS = 60  # of a traceback, and of what stands between its rows
@@ -263,7 +264,7 @@ class DecisiveLines:
         if 'File "' in text:
             frame = _FRAME.search(text)
             if frame is not None:
-                self._frame, self._row = frame[1][-80:], ""
+                self._frame, self._row = frame[1][-LONGEST_FRAME:], ""
         elif self._frame and not self._row:
             row = _without_head(text).strip()[:120]
             self._row = "-" if row.startswith(("raise ", "return ")) else row  # what it would have said

@@ -121,7 +121,7 @@ class Router:
 
 
 # readers that take any line: another family's beginning goes before them
-WEAK = frozenset(("kernel-log", "launcher", VERBS_PROGRAMS))
+WEAK = frozenset(("kernel-log", "fabric-manager", "launcher", VERBS_PROGRAMS))
 
 
 def _is_weak(reader: LineReader) -> bool:

@@ -102,12 +102,13 @@ FAMILIES = (
     Family("host-limits", limits.OPENS, limits.Limits),
     Family(verbs_programs.NAME, verbs_programs.OPENS, verbs_programs.VerbsPrograms),
     Family("launcher", launchers.OPENS, launchers.Launchers),
+    Family("fabric-manager", kernel_log.OPENS_MANAGER, kernel_log.KernelLog),
     Family("kernel-log", kernel_log.OPENS, kernel_log.KernelLog),
 )
 
 
 # families that take any line, or begin as lines of others do: told only where nothing else is
-_LAST = frozenset(("launcher", "kernel-log"))
+_LAST = frozenset(("launcher", "fabric-manager", "kernel-log"))
 
 
 @record

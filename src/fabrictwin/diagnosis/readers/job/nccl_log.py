@@ -43,7 +43,9 @@ _CHANNEL = re.compile(
     r"(?:\(\d+\))?([\w/]*)"
 )
 _SET = re.compile(r"(NCCL_\w+) set (?:by environment )?to (.*)")
-_NVL = re.compile(r"\+ (NVL|PCI)\[([\d.]+)\] - (GPU|NVS|NIC)/?(\S*)")
+_NVL = re.compile(r"\+ (NVL|PCI)\[([\d.]+)\] - (GPU|NVS|NIC|PCI)/?(\S*)")
+# of a device without a port above it: the parent's link, which sysfs has of ports alone
+_NO_PORT = re.compile(r"could not read /sys/devices/\S*/([0-9a-f:]+\.\d)/\.\./max_link_(?:speed|width)")
 _CALL = re.compile(
     r"(\w+): opCount ([0-9a-f]+) sendbuff \S+ recvbuff \S+ (?:acc \S+ )?count (\d+) datatype (\d+) op (\d+) "
     r"root (-?\d+) comm (0x\w+) \[nranks=(\d+)\]"
@@ -69,6 +71,7 @@ class Thread:
     device: str
     rank: int = -1
     gpu: str = ""  # whose links the print of the system is at
+    switch: tuple[str, float] = ("", 0.0)  # the PCI switch that it is behind, and its own link's rate
     subject: Subject = field(default=Subject())
 
 
@@ -100,6 +103,7 @@ class NcclLog(LineReader):
             "Pattern": self._pattern,
             "+": self._link,
             "===": self._system,
+            "Topology": self._no_port,
             "NCCL": self._version,
             "Attribute": self._attribute,
             "Initialized": self._initialized,
@@ -306,11 +310,22 @@ class NcclLog(LineReader):
         kind, rate, far, name = found.groups()
         if kind == "PCI":
             thread.gpu = name if far == "GPU" else ""
+            if far == "PCI":
+                thread.switch = (name, float(rate))
+            elif thread.switch[0]:
+                uplink = (*thread.switch, f"{far}/{name}", float(rate))
+                self.sink.add("nccl.uplink", uplink, Subject(thread.host, device=f"{far}/{name}"))
         elif thread.gpu:
             value = (f"{far}/{name}", float(rate))
             self.sink.add("nccl.nvlink", value, Subject(thread.host, device=f"GPU/{thread.gpu}"))
 
+    def _no_port(self, thread: Thread, message: str) -> None:
+        found = _NO_PORT.search(message)
+        if found is not None:
+            self.sink.add("nccl.no-port", found[1], Subject(thread.host, device=found[1]))
+
     def _system(self, thread: Thread, message: str) -> None:
+        thread.switch = ("", 0.0)
         found = re.match(r"=== System : maxBw ([\d.]+) totalBw ([\d.]+)", message)
         if found is not None:
             self.sink.add("nccl.system", (float(found[1]), float(found[2])), Subject(thread.host))

@@ -1,0 +1,105 @@
+"""What schedulers, container runtimes and services of jobs say, by what is wrong, and what they say of healthy ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from fabrictwin.diagnosis.diagnose import Diagnosis, judged
+from fabrictwin.diagnosis.finding import Severity
+from fabrictwin.diagnosis.readers.reading import read_text
+
+
+def answer(text: str) -> Diagnosis:
+    return judged(read_text(text), twin=False)
+
+
+def first(text: str) -> str:
+    return next((one.id for one in answer(text).roots if one.severity > Severity.NOTE), "")
+
+
+RIGHT = [
+    ("device-permission", "n1 slurmd[7]: spank-epilog: error: pyxis: mkdir: cannot create directory '/frob': Permission denied\n"
+     "n1 slurmd[7]: slurmd: error: epilog failed status=0:1\n"),
+    ("node-failed", "slurmd: error: epilog failed status=0:1\n"),
+    ("node-failed", "n7  1  main* down  112 2:28:2 2051000  0  1  (null) Node unexpectedly re\n"),
+    ("settings-rejected", "srun: error: You must specify a frob!\nsrun: error: Unable to allocate resources: Unspecified error\n"),
+    ("host-memory", "slurmstepd: error: pyxis: child 77 failed with error code: 137\nslurmstepd: error: pyxis: failed to import docker image\n"),
+    ("cuda-driver-old", "[1.5] [n1:3:0] frob.c:9  UCX  ERROR cuDeviceGetCount(&num_devices) failed: unrecognized error code 34\n"),
+    ("device-permission", "mm_posix.c:9  UCX  ERROR open(file_name=/proc/77/fd/8 flags=0x0) failed: Permission denied\n"
+     "mm_ep.c:9  UCX  ERROR mm ep failed to connect to remote FIFO id 0x7: Shared memory error\n"),
+    ("adapter-limits", "ucp_context.c:9 UCX  ERROR exceeded transports/devices limit (72 requested, up to 64 are supported)\n"),
+    ("locked-memory", "mpool.c:9  UCX  ERROR Failed to allocate memory pool chunk: Input/output error\n"),
+    ("model-access", "Error when calling remote API: Error code: 401 - {'errors': {}}\n"),
+    ("settings-rejected", "ValueError: requires at least one frob to be set via --frob-list\n"),
+    ("settings-rejected", "AssertionError: frob expects quux_backend to be one of ['a', 'b'], but got c\n"),
+    ("settings-rejected", "ValueError: max_frobs_per_item (2496) is larger than max_batched_frobs (2048). Please increase it.\n"),
+    ("settings-rejected", "NotImplementedError: Frobbing is not supported with quuxes yet\n"),
+    ("settings-rejected", "ValueError: Unsupported frob backend: quux\n"),
+    ("program-error", "ValueError: frob_size must be at least the batch of tensors\n"),
+    ("program-error", "ValueError: You must be a frob\n"),
+    ("library-mismatch", "TypeError: Frob.__init__() got an unexpected keyword argument 'quux'\n"),
+    ("program-error", "RuntimeError: Scales must be calibrated before CUDA graph capture\n"),
+    ("time-limit", "ERROR: failed to build: failed to solve: Canceled: context canceled\n"),
+    ("host-memory", "  MemoryPressure       True    Fri, 03 May 2024 18:34:48 +0900   KubeletHasInsufficientMemory\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("cause", "text"), RIGHT)
+def test_a_message_points_to_its_cause(cause, text):
+    assert first(text) == cause
+
+
+HEALTHY = [
+    "  MemoryPressure       False   Fri, 03 May 2024 18:34:48 +0900   KubeletHasSufficientMemory   kubelet has sufficient memory\n"
+    "  DiskPressure         False   Fri, 03 May 2024 18:34:48 +0900   KubeletHasNoDiskPressure     kubelet has no disk pressure\n",
+    '  - type: DiskPressure\n    status: "False"\n',
+    "NodeName=n1 State=IDLE+DRAIN Reason=scheduled maintenance [frob@2026-09-07T10:00:00]\n",
+    "[2024-03-01T08:12:44.501] error: Domain socket directory /var/spool/frob: No such file or directory\n"
+    "[2024-03-01T08:12:44.601] CPU frequency setting not configured for this node\n",
+    "Could not cache frob. Will ignore error and continue. Error: [Errno 30] Read-only file system: '/frob'\n",
+    "[notice] To update, run: python3 -m pip install --upgrade pip\n",
+    'INFO:     18.97.5.1:7 - "GET /frob HTTP/1.1" 404 Not Found\n',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HEALTHY)
+def test_what_a_healthy_host_says_is_no_fault(text):
+    assert first(text) == ""
+
+
+def test_a_server_that_is_not_up_yet_is_a_question():
+    probe = '  Warning  Unhealthy  2m (x3 over 3m)    kubelet   {} probe failed: Get "http://10.2.1.4:8000/health": dial tcp 10.2.1.4:8000: connect: connection refused\n'
+    assert max(one.severity for one in answer(probe.format("Readiness")).findings) == Severity.QUESTION
+    assert max(one.severity for one in answer(probe.format("Liveness")).findings) > Severity.QUESTION
+
+
+RAISED = 'Traceback (most recent call last):\n  File "{file}", line 7, in {function}\n    {row}\n{error}\n'
+
+
+@pytest.mark.parametrize(
+    ("cause", "file", "function"),
+    [
+        ("settings-rejected", "/opt/dist-packages/frob/server_args.py", "start"),
+        ("settings-rejected", "/opt/dist-packages/frob/config/model.py", "start"),
+        ("settings-rejected", "/opt/frob/launch.py", "validate_args"),
+        ("program-error", "/opt/frob/launch.py", "start"),
+    ],
+)
+def test_what_modules_of_options_raise_is_about_options(cause, file, function):
+    assert (
+        first(RAISED.format(file=file, function=function, row="raise ValueError(", error="ValueError: odd frob"))
+        == cause
+    )
+
+
+@pytest.mark.parametrize(
+    ("cause", "file", "kind"),
+    [
+        ("library-mismatch", "/opt/python3.12/site-packages/frob/models/quux.py", "Frob"),
+        ("program-error", "/home/u/train.py", "Frob"),
+        ("program-error", "/opt/python3.12/site-packages/frob/models/quux.py", "NoneType"),
+    ],
+)
+def test_an_attribute_that_a_package_misses_is_of_another_release(cause, file, kind):
+    error = f"AttributeError: '{kind}' object has no attribute 'quux'"
+    assert first(RAISED.format(file=file, function="forward", row="x = y.quux", error=error)) == cause
