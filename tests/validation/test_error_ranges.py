@@ -83,11 +83,7 @@ def test_quantiles_are_weighted() -> None:
     [
         ("step", STEP.known),
         ("step", STEP.without_hardware),
-        pytest.param(
-            "step",
-            STEP.without_software,
-            marks=pytest.mark.xfail(strict=True, reason="goal not met: of 127 rows 60.6 % lie in the half"),
-        ),
+        ("step", STEP.without_software),
         ("collective", COLLECTIVE.known),
         ("collective", COLLECTIVE.without_hardware),
         ("served", FIRST_TOKEN),
