@@ -62,6 +62,7 @@ def nvlink(case: Case) -> Iterator[Finding]:
         )
 
 
+_OVER_A_PROCESSOR = frozenset(("PHB", "SYS"))
 NARROW = 4  # times: a switch's own link that is so much slower than a device's behind it is none of a real switch
 EMULATED = 1.0  # GB/s: the link that hypervisors give their ports, 2.5 GT/s x1
 
@@ -80,6 +81,18 @@ def virtual_ports(case: Case) -> Iterator[Finding]:
             "a switch's own link as fast as its devices'",
             0.8,
             expected_from="NCCL's print of the system",
+        )
+    paths = case.of("nccl.networks")
+    near = [fact for fact in paths if not set(fact.parts[2:]) <= _OVER_A_PROCESSOR]
+    # hosts with NVSwitch have adapters beside GPUs; those with NVIDIA's own processors print other ways
+    if paths and not near and all(fact.parts[1] and int(fact.parts[0] or 0) > 1 for fact in paths):
+        yield found(
+            "vm-topology",
+            paths,
+            f"{paths[0].subject.device}: {paths[0].parts[0]} networks, none nearer than {paths[0].parts[2]}",
+            "PIX or PXB to the adapter of each rail",
+            0.65,
+            expected_from="NCCL's print of paths",
         )
     bare = case.of("nccl.no-port")
     if bare and not case.settings.get("NCCL_TOPO_FILE"):

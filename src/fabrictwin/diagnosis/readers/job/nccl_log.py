@@ -38,11 +38,14 @@ _GDR_FAR = re.compile(
 )
 _MADE = re.compile(r"name=(\S+) speed=(\d+) ndevs=(\d+)")
 _CHANNEL = re.compile(
-    r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(send|receive)\])? via (NET/[\w ]+/\d+|[^\s(]+)"
+    # old releases say Ring
+    r"(?:Channel|Ring) \d+(?:/\d+)? : (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?(?: \[(send|receive)\])? "
+    r"via (NET/[\w ]+/\d+|[^\s(]+)"
     # a proxy on another GPU of the host sends (PXN): its rank stands between
     r"(?:\(\d+\))?([\w/]*)"
 )
 _SET = re.compile(r"(NCCL_\w+) set (?:by environment )?to (.*)")
+_PATH = re.compile(r"NET/[\w-]+ \(\d+/[\d.]+/(\w+)\)")
 _NVL = re.compile(r"\+ (NVL|PCI)\[([\d.]+)\] - (GPU|NVS|NIC|PCI)/?(\S*)")
 # of a device without a port above it: the parent's link, which sysfs has of ports alone
 _NO_PORT = re.compile(r"could not read /sys/devices/\S*/([0-9a-f:]+\.\d)/\.\./max_link_(?:speed|width)")
@@ -87,6 +90,7 @@ class NcclLog(LineReader):
         self._said: dict[tuple[str, str, str, int], deque[tuple[int, str]]] = {}
         self._by_word: dict[str, Callable[[Thread, str], None]] = {
             "Channel": self._channel,
+            "Ring": self._channel,
             "NET/IB": self._net_ib,
             "NET/IB:": self._net_ib,
             "NET/Socket": self._net_socket,
@@ -319,6 +323,14 @@ class NcclLog(LineReader):
             value = (f"{far}/{name}", float(rate))
             self.sink.add("nccl.nvlink", value, Subject(thread.host, device=f"GPU/{thread.gpu}"))
 
+    def _paths(self, thread: Thread, message: str) -> None:
+        """Keep how far a GPU is from each network, as the print of all paths has it."""
+        name, colon, ways = message.partition(" :")
+        networks = tuple(_PATH.findall(ways)) if colon else ()
+        if networks:
+            kinds = ("switched" if " NVS/" in ways else "", *sorted(set(networks)))
+            self.sink.add("nccl.networks", (len(networks), *kinds), Subject(thread.host, device=name))
+
     def _no_port(self, thread: Thread, message: str) -> None:
         found = _NO_PORT.search(message)
         if found is not None:
@@ -418,6 +430,9 @@ class NcclLog(LineReader):
             return
         if message.startswith("NET/") and "GPU Direct RDMA" in message:
             self._net_ib(thread, message)  # of a plugin by another name
+            return
+        if message.startswith("GPU/"):
+            self._paths(thread, message)
             return
         returned = _RETURNED.match(message)
         if returned is not None:
