@@ -399,7 +399,9 @@ def pci(case: Case) -> Iterator[Finding]:
             f"{fact.parts[0]} Gb/s available, {fact.parts[2]}",
             f"{fact.parts[1]} Gb/s",
             0.8,
-            severity=None if severe else Severity.NOTE,
+            # a GPU at rest, or a slot of fewer lanes, is found so, too
+            severity=Severity.NOTE if not severe else Severity.QUESTION if fact.parts[3] else None,
+            collect="lspci -vvv of that device while traffic runs" if severe and fact.parts[3] else "",
         )
     redirects = case.of("pci.acs")
     if redirects:

@@ -32,9 +32,10 @@ LOCAL_INTERFACE = re.compile(
 # of which one stands in each line that leaves something here
 MARKS = (
     "Xid", "SXid", "NVSwitch", "peer", "segfault", "mlx5", "carrier", "ink is ", "link status", "running without",
-    "available PCIe", "IOMMU", "version", "rror", "Killed", "The NVIDIA GPU", "fallen off the bus",
+    "available PCIe", "] type 0", "IOMMU", "version", "rror", "Killed", "The NVIDIA GPU", "fallen off the bus",
     "fabricmanager", "Failed to start", "fault", "00000030:", "[ERROR]", "[FATAL]", "IMEX",
 )  # fmt: skip
+_RELEVANT = (("10de", "03"), ("1002", "03"), ("1002", "12"), ("15b3", "02"))  # maker and class: GPUs, adapters
 _DETAIL = re.compile(r"\s*(?:\[ ?\d+\]|device \[)")  # rows below an error of PCIe
 _OF_SEVERAL_LINES = frozenset(("The NVIDIA GPU", "fallen off the bus", "IMEX", "link status"))
 
@@ -55,6 +56,7 @@ class KernelLog(LineReader):
         self._speakers: dict[str, str] = {}  # by links: whose words on them are heard
         self._named = ""  # the GPU that a message of several lines began with
         self._last: dict[Subject, tuple[str, Place]] = {}  # what each link did last, where it said so
+        self._functions: set[str] = set()  # GPUs and adapters that the bus found
         self._is_imex = False  # the log is of the IMEX daemon
         self.is_idle = False  # the last line left nothing here, and no other of its shape will
         self.is_repeatable = True  # what the last line left lies in itself alone
@@ -76,10 +78,15 @@ class KernelLog(LineReader):
             (
                 "available PCIe",
                 re.compile(
-                    r"([0-9a-f:.]+): ([\d.]+) Gb/s available PCIe bandwidth, limited by (\S+ \S+ \S+ \S+) "
-                    r"link at (\S+) \(capable of ([\d.]+)"
+                    r"(?:\b(pci) )?([0-9a-f:.]+)(?: [a-z]\S*)?: ([\d.]+) Gb/s available PCIe bandwidth, "
+                    r"limited by (\S+ \S+ \S+ \S+) link at (\S+) \(capable of ([\d.]+)"
                 ),
                 self._narrow,
+            ),
+            (
+                "] type 0",
+                re.compile(r"\bpci ([0-9a-f:.]+): \[(\w{4}):\w{4}\] type \d\d class 0x(\w\w)"),
+                self._function,
             ),
             ("IOMMU", re.compile(r"(?:Default domain type: (\w+)|IOMMU enabled)"), self._iommu),
             (
@@ -227,7 +234,15 @@ class KernelLog(LineReader):
         self.sink.add("iommu.fault", True, Subject(device=found[1] or found[2]))
 
     def _narrow(self, found: re.Match[str], _text: str) -> None:
-        self.sink.add("pci.narrow", (float(found[2]), float(found[5]), found[3]), Subject(device=found[1]))
+        # what the bus says as it finds a device: links are not trained yet, and most devices do not matter here
+        if found[1] and ("2.5 GT/s" in found[4] or found[2] not in self._functions):
+            return
+        value = (float(found[3]), float(found[6]), found[4], bool(found[1]))
+        self.sink.add("pci.narrow", value, Subject(device=found[2]))
+
+    def _function(self, found: re.Match[str], _text: str) -> None:
+        if (found[2], found[3]) in _RELEVANT:
+            self._functions.add(found[1])
 
     def _iommu(self, found: re.Match[str], _text: str) -> None:
         self.sink.add("iommu", found[1] or "enabled")
