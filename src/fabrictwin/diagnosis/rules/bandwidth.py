@@ -18,6 +18,7 @@ LOW, VERY_LOW = 0.8, 0.6  # of what the twin predicts; below, a note and a findi
 LARGE = 64 << 20  # sizes below are ruled by latencies, which differ by host
 SEEN = 0.6  # sure of the hardware where files show its fabric
 COLLAPSE = 0.5
+FALLEN = 0.6  # of the best, at two large sizes one after the other: no choice of an algorithm costs as much
 _OF_A_CHECK = re.compile(r"\b(?:[Cc]heck(?:er|s)?|\w+ [Tt]est) (?:crashed|[Ff]ailed)|[Rr]equired dependencies")
 NEAR_RATE = 0.9
 
@@ -74,18 +75,19 @@ def _share(case: Case, test: str, fact: Fact) -> float:
 
 
 def _collapse(rows: list[Fact]) -> Iterator[Finding]:
-    best = 0.0
-    for fact in rows:
-        size, rate = int(fact.parts[2] or 0), float(fact.parts[5] or 0)
-        if size >= LARGE // 64 and best > 1.0 and rate < COLLAPSE * best and fact is rows[-1]:
-            yield found(
-                "bandwidth-collapse",
-                [fact],
-                f"busbw {rate:.4g} GB/s at {size} bytes, {best:.4g} at smaller ones",
-                "bandwidth that grows with size",
-                0.75,
-            )
-        best = max(best, rate)
+    rates = [float(fact.parts[5] or 0) for fact in rows]
+    sizes = [int(fact.parts[2] or 0) for fact in rows]
+    best = max(rates[:-1], default=0.0)
+    collapsed = sizes[-1] >= LARGE // 64 and rates[-1] < COLLAPSE * best
+    fallen = len(rows) > 2 and sizes[-2] >= LARGE and max(rates[-2:]) < FALLEN * max(rates[:-2])
+    if best > 1.0 and (collapsed or fallen):
+        yield found(
+            "bandwidth-collapse",
+            rows[-1:],
+            f"busbw {rates[-1]:.4g} GB/s at {sizes[-1]} bytes, {best:.4g} at smaller ones",
+            "bandwidth that grows with size",
+            0.75,
+        )
     dips = [
         now
         for before, now, after in zip(rows, rows[1:], rows[2:], strict=False)

@@ -272,6 +272,9 @@ def topology(case: Case) -> Iterator[Finding]:
             f"GPUs and adapters: {near[0].parts[1]} everywhere",
             "PIX or PXB to the adapter of each rail",
             0.6,
+            # boards without NVSwitch may have their slots and adapters below different processors
+            severity=None if linked and len(linked) == len(between) else Severity.QUESTION,
+            collect="systemd-detect-virt; lspci -tv: do GPUs and adapters share a PCIe switch on the hardware?",
         )
         return
     beside = {
