@@ -46,6 +46,8 @@ _BONDED = re.compile(
 # the last row of mlx5_ib's dump of a completion: byte 54 is the vendor's syndrome, byte 55 the syndrome
 _CQE = re.compile(r"\b00000030: (?:[0-9a-f]{2} ){6}([0-9a-f]{2}) ([0-9a-f]{2})(?: [0-9a-f]{2}){8}\b")
 
+_Rule = tuple[str, re.Pattern[str], Callable[[re.Match[str], str], None]]
+
 
 class KernelLog(LineReader):
     """Reads messages of kernels and of the fabric manager."""
@@ -60,7 +62,11 @@ class KernelLog(LineReader):
         self._is_imex = False  # the log is of the IMEX daemon
         self.is_idle = False  # the last line left nothing here, and no other of its shape will
         self.is_repeatable = True  # what the last line left lies in itself alone
-        self._rules: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str], str], None]], ...] = (
+        self._rules: tuple[_Rule, ...] = (*self._of_devices(), *self._of_hosts())
+
+    def _of_devices(self) -> tuple[_Rule, ...]:
+        """Messages of GPUs, switches, adapters and links: a literal, what it stands in, and what takes it."""
+        return (
             ("Xid", re.compile(r"(?<!S)Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?"), self._xid),
             ("SXid", re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),? ?(.*)"), self._sxid),
             (
@@ -75,6 +81,11 @@ class KernelLog(LineReader):
             ("ink is ", re.compile(r"([\w.@-]+):? (?:NIC )?Link is (Up|Down|up|down)\b"), self._carrier),
             ("link status", _BONDED, self._bonded),
             ("running without", re.compile(r"(\S+): now running without any active interface"), self._bond),
+        )
+
+    def _of_hosts(self) -> tuple[_Rule, ...]:
+        """Messages of buses, memory and daemons."""
+        return (
             (
                 "available PCIe",
                 re.compile(
