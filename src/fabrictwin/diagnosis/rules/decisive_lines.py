@@ -131,8 +131,9 @@ def _is_general(fact: Fact) -> bool:
 
 
 def _apart(warning: Fact, errors: Sequence[Fact]) -> bool:
-    """Return true where errors are told of, none of the warning's own cause and none near it."""
-    own = any(one.parts[0] == warning.parts[0] for one in errors)
+    """Return true where errors are told of, none that is or follows from the warning's own cause and none near it."""
+    cause = str(warning.parts[0])
+    own = any(cause == one.parts[0] or cause in CAUSES[str(one.parts[0])].follows for one in errors)
     return bool(errors) and not own and not any(_near(warning, one) for one in errors)
 
 
