@@ -45,7 +45,7 @@ RIGHT = [
     ("cuda-not-initialized", "/frob/cuda/__init__.py:9: UserWarning: CUDA initialization: CUDA unknown error\n" + "working\n" * 12
      + "NotImplementedError: Frob cannot find any torch accelerator? You need a GPU.\n"),
     ("program-error", "AttributeError: 'Tensor' object has no attribute 'quux' [at /x/site-packages/frob.py\", line 7, in f -]\n"),
-    ("framework-bug", "torch._inductor.exc.InductorError: AssertionError: -56/25\n"),
+    ("framework-bug", "torch._inductor.exc.InductorError: LoweringException: -56/25\n"),
     ("settings-rejected", "RuntimeError: Frob forward only supports head dimension at most 256\n"),
     ("host-memory", "  [1]: time=2026-04-22_10:23:55 worker_id=1 exit_code=-9\n"),
     ("name-resolution", "MPID_nem_tcp_init(377).............: gethostbyname failed, frob (errno 3)\n"),

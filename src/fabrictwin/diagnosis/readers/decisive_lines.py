@@ -51,7 +51,8 @@ _CODE = re.compile(
     # variables that somebody prints, unless what stands behind says more of them
     r"^_?[A-Z][A-Z0-9_]+=(?!\d+ \S)(?!\S* (?:is|was|requires?|must|should|cannot|not)\b)|"
     # rows of a program as IPython numbers them
-    r"^-+> ?\d+ |^\s*\d{1,5} {4,}(?:[fr]?[\"']|\w[\w.]*(?:\[\w+\])?\s*[(=])|^\s*\d+(?: +\d+)? +(?:#|from|import|raise|return|def|class|if|elif|else|try|except|with|for|self)"
+    r"^-+> ?\d+ |^\s*\d{1,5} {4,}(?:[fr]?[\"']|\w[\w.]*(?:\[\w+\])?\s*[(=])|"
+    r"^\s*\d+(?: +\d+)? +(?:#|from|import|raise|return|def|class|if|elif|else|try|except|with|for|self)"
     r"(?: |\b)|"
     r"^\s*(?:File \"|\^|~|raise |return |at |#\d+ |frame #\d+|from \S+ import|def |class |if |elif |except |try:|"
     r"assert |self\.|[\w.]+\([^()]*\),?$|\w+ = |export |\+ |[\w.-]+ *[:=] *(?:true|false|none|null|0|\d+)?$|--)|"

@@ -33,9 +33,11 @@ _WARNING = frozenset("WARNW")
 _GOES_ON = re.compile(
     r"\b[Ff]all(?:s|ing)? ?back\b|\bwill (?:proceed|continue|be (?:skipped|ignored|disabled|used instead))\b|"
     r"\b[Ii]gnor(?:e|es|ed|ing)\b|[Ff]or the best performance|\b[Uu]sing (?:the )?default\b|"
-    r"not fully optimi[sz]ed|\bsub-?optimal\b|is deprecated|\b(?:[Rr]eus|[Rr]etain|[Aa]djust|[Rr]ound)(?:ing|ed)\b|"
+    r"not fully optimi[sz]ed|\bsub-?optimal\b|is deprecated|"
+    r"\b(?:[Rr]eus|[Rr]etain|[Aa]djust|[Rr]ound)(?:ing|ed)\b|"
     r"\b[Uu]sing \S.{0,60} instead\b|; using \w|, using \w|\btrying (?:port|another|the next)\b|"
-    r"\b(?:[Dd]isabling|[Ss]witching to|[Oo]verriding|[Rr]emoving|[Ss]kipping|[Tt]runcat(?:ing|ed)|[Rr]everting|[Kk]eeping)\b"
+    r"\b[Tt]runcat(?:ing|ed)\b|"
+    r"\b(?:[Dd]isabling|[Ss]witching to|[Oo]verriding|[Rr]emoving|[Ss]kipping|[Rr]everting|[Kk]eeping)\b"
 )
 # by one of these a job has come up, or to its end
 _DONE = re.compile(

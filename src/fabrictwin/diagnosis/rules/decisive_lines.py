@@ -131,7 +131,7 @@ def _is_general(fact: Fact) -> bool:
 
 
 def _apart(warning: Fact, errors: Sequence[Fact]) -> bool:
-    """Return true where errors are told of, none that is or follows from the warning's own cause and none near it."""
+    """Return true for a warning of no error: none has its cause or follows from it, none stands near."""
     cause = str(warning.parts[0])
     own = any(cause == one.parts[0] or cause in CAUSES[str(one.parts[0])].follows for one in errors)
     return bool(errors) and not own and not any(_near(warning, one) for one in errors)
