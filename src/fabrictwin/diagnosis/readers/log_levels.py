@@ -99,6 +99,11 @@ class Work:
             self._signs = [*self._signs[1:], number]
 
     @property
+    def latest(self) -> int:
+        """The last line that showed work; 0 where none did."""
+        return max(self._done, self._signs[-1])
+
+    @property
     def until(self) -> int:
         """The last line up to which nothing ended the job; 0 where it was not seen to work."""
         return max(self._done, self._signs[0])
