@@ -75,7 +75,7 @@ TABLE = """#       size         count      type   redop    root     time   algbw
 """
 
 CASES = {
-    "overrun": (PERFQUERY, "OverrunErrors:....0", "OverrunErrors:....15", FAULTS, "receive-errors"),
+    "overrun": (PERFQUERY, "OverrunErrors:....0", "OverrunErrors:....15", UNCLEAR, "receive-errors"),
     "received constraint": (PERFQUERY, "RcvConstraintErrors:.........0", "RcvConstraintErrors:.........4711",
                             FAULTS, "partition-key"),
     "sent constraint": (PERFQUERY, "XmitConstraintErrors:........0", "XmitConstraintErrors:........4711",

@@ -9,7 +9,7 @@ import pytest
 
 from fabrictwin.workload.layers.pass_script import Collective
 from fabrictwin.workload.step import closed_form
-from fabrictwin.workload.step.closed_form import ClosedForm, Estimate, PassTimes, Played, _ChunkKind, _Messages
+from fabrictwin.workload.step.closed_form import ClosedForm, Estimate, Messages, PassTimes, Played, _ChunkKind
 from fabrictwin.workload.step.communication_times import Asked, CommunicationTimes, TimedFactory
 from fabrictwin.workload.step.pipeline_schedule import Pass
 from fabrictwin.workload.step.timed_pass import PassTime
@@ -34,7 +34,7 @@ def times(hosts=(0, 0, 1, 1), first=(0, 10)):
 
 def took(made, category, name, groups, size, step, make):
     groups = np.array(groups)
-    return made.of(Asked(category, (name,), groups, made.place(groups, trees=False), size, step, make))
+    return made.of(Asked(category, (name,), groups, made.place, size, step, make))
 
 
 def one_each(groups, size):
@@ -68,7 +68,7 @@ def test_groups_inside_hosts_stand_for_each_other():
     inside, across = np.array([[0, 1], [2, 3]]), np.array([[0, 2], [1, 3]])
     mixed = np.array([[0, 1], [1, 2]])
     for groups, some in ((inside, [[0, 1]]), (inside[::-1], [[2, 3]]), (across, across), (mixed, mixed)):
-        found, key = made.place(groups, trees=False)
+        found, key = made.place(groups, False)
         assert found.tolist() == np.array(some).tolist()
         assert key == made.placement_key(found)
     keys = [
@@ -108,7 +108,7 @@ def test_each_kind_of_communication_is_timed_as_what_it_is(library):
         assert one.at == "the place of all"
         return one.make(one.groups, 96)
 
-    def place(groups, *, trees):
+    def place(groups, trees):
         found.append(trees)
         return "the place of all"
 
@@ -134,8 +134,8 @@ def test_each_kind_of_communication_is_timed_as_what_it_is(library):
         ("ep", ("all_to_all",), 800, 8), ("cp", ("all_reduce", 2), 800, 8), ("dp", (scatter, 2), 800, 8),
         ("dp", ("all_gather", 1), 800, 4), ("pp", ("send",), 800, 1), ("dp", ("gradients", "tree", 3, 4), 800, 16),
     ]  # fmt: skip
-    # groups of collectives are placed once each way; trees are all-reduces'
-    assert found == [False, True, True]
+    # groups are placed once each way; trees are all-reduces'
+    assert found == [False, True]
 
 
 # ---------------------------------------------------------------------- the step
@@ -144,7 +144,7 @@ def test_each_kind_of_communication_is_timed_as_what_it_is(library):
 def passes(pp, chunks, seed=0):
     draw = np.random.default_rng(seed)
     took, computed, extra = (draw.integers(1, 50, (3, pp, chunks)).astype(float) for _ in range(3))
-    return PassTimes(took + 60, computed, extra, {})
+    return PassTimes(took + 60, computed, extra, {}, Messages(np.zeros((pp, 2)), np.zeros(pp)))
 
 
 @pytest.mark.parametrize(("pp", "chunks", "m"), [(1, 1, 4), (3, 1, 5), (2, 2, 8)])
@@ -230,7 +230,7 @@ def test_passes_are_played_once_for_what_they_depend_on(monkeypatch):
     monkeypatch.setattr("fabrictwin.kernel.schedule.pipeline_times.play", play)
     made = Record(
         layout=Record(pp=2), job=Record(chunks=1), training=Record(parallel=Record(schedule="zero-bubble")),
-        _messages=(0, 0), context=Record(blocking=False),
+        context=Record(blocking=False),
     )  # fmt: skip
     of, first = passes(2, 1), np.zeros((2, 1))
     found = ClosedForm.play(made, of, 4, first, 2)
@@ -400,18 +400,23 @@ def test_middle_stages_on_hosts_of_their_own_send_as_the_second_does(slices):
     sent = []
     grid = np.arange(10).reshape(5, 2)
     made = Record(
-        layout=Record(pp=5, grid=grid, tp=2), offsets=[0] * 5, stages=[Record(number=s, units=[],
-        actors=[]) for s in range(5)],
-        context=Record(message_bytes=4096, sends_slices=slices), clock=Record(durations={9: 33.0}),
-        groups=Record(
-            factory=Record(send=lambda pairs, size, name: sent.append(pairs[0].tolist()) or float(len(sent))),
-            within=lambda whole, *given: [(9, [0])] if (whole.kind, whole.size_bytes) == ("all_gather",
-            8192) else None,
-        ),
+        layout=Record(pp=5, grid=grid, tp=2), offsets=[0] * 5, stages=[Record(number=s) for s in range(5)],
+        context=Record(message_bytes=4096, sends_slices=slices),
+        factory=Record(asked_send=lambda pairs, size: pairs[0].tolist()),
+        _within=lambda whole, stage: ["slices"] if (whole.kind, whole.size_bytes) == ("all_gather", 8192) else [],
     )  # fmt: skip
+
+    def price(asked):
+        if asked == "slices":
+            return 33.0
+        sent.append(asked)
+        return float(len(sent))
+
     made._pairs = ClosedForm._pairs.func(made)
-    found = ClosedForm._messages.func(made)
-    assert isinstance(found, _Messages)
+    made._sends = ClosedForm._sends.func(made)
+    found = ClosedForm.messages(made, price)
+    assert isinstance(found, Messages)
+    assert ClosedForm.sends.fget(made) == sent
     assert sent == [[0, 2], [0, 8], [2, 4], [2, 0], [8, 0], [8, 6]]
     assert found.sends.tolist() == [[1, 2], [3, 4], [3, 4], [3, 4], [5, 6]]
     assert found.slices.tolist() == [33.0 if slices else 0.0] * 5

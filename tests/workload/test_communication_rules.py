@@ -18,7 +18,7 @@ from fabrictwin.workload.job.rank_layout import Cells, Layout
 from fabrictwin.workload.layers.pass_script import Collective, Compute, Script, Start, Wait
 from fabrictwin.workload.layers.roofline import Cost
 from fabrictwin.workload.search import lower_bound
-from fabrictwin.workload.search.exchange_bounds import ExchangeBounds, StepExchanges
+from fabrictwin.workload.search.exchange_bounds import ExchangeBounds, StepExchanges, asked_ps
 from fabrictwin.workload.search.layout_search import Search
 from fabrictwin.workload.step.closed_form import Played
 from fabrictwin.workload.step.communication_times import Asked, CommunicationTimes
@@ -260,7 +260,7 @@ def test_times_are_interpolated_between_powers_of_two(job_of_two_hosts):
     pairs = np.array([[0, 1], [2, 3], [8, 9]])
 
     def took(groups, size):
-        return times.of(Asked("pp", ("send",), groups, times.place(groups, trees=False), size, 1000, make))
+        return times.of(Asked("pp", ("send",), groups, times.place, size, 1000, make))
 
     ends = {size: took(pairs, size) for size in (64_000, 128_000)}
     # on all hosts alike: the first host's stand for all
@@ -301,8 +301,7 @@ def test_shares_of_times(job_of_two_hosts, scale, inside, between):
     for ends, share in (([[0, 1]], inside), ([[0, 8]], between)):
         pairs = np.array(ends)
         expected, found = (
-            times.of(Asked("pp", ("send",), pairs, times.place(pairs, trees=False), 64_000, 1000, make))
-            for times in (plain, scaled)
+            times.of(Asked("pp", ("send",), pairs, times.place, 64_000, 1000, make)) for times in (plain, scaled)
         )
         assert found == pytest.approx(share * expected)
 
@@ -321,7 +320,7 @@ def test_what_is_prepared_together_takes_as_long_as_what_is_asked_for_by_itself(
             return (made.ring("all_gather", some, size, ""),)
 
         groups = np.array(groups)
-        return Asked("pp", (what,), groups, apart.place(groups, trees=False), size, 1000, make)
+        return Asked("pp", (what,), groups, apart.place, size, 1000, make)
 
     each = [asked([[0, 8]], 80_000), asked([[8, 0]], 64_000), asked([[0, 1, 8, 9]], 96_000, "all_gather")]
     each += [asked([[0, 8], [1, 9]], 5_000), asked([[0, 8]], 64_000)]
@@ -533,7 +532,8 @@ def test_the_least_passes_are_slowed_by_messages_and_the_last_by_gradients(monke
         np.array([[200.0, 60.0, 160.0]]),
         np.array([[90.0, 20, 70]]),
     )
-    found = bounds._pass_times(job, closed, (forward, backward), (own, 2 * own))
+    found = bounds._pass_times(job, closed, (forward, backward), (own, 2 * own), "between")
+    assert found.messages == "between"
     assert found.took[:, :, 0].tolist() == [[105, 32, 85], [205, 64, 165], [0, 0, 0]]
     # gradients take 10 x 2, 20 x 3 (more than compute) and 1000 x 2: the first and the last stage begin alike
     assert found.extra[1, :, 0].tolist() == [4, 8, 28]
@@ -557,6 +557,31 @@ def test_a_byte_of_groups_takes_at_least_the_ways_out_of_their_busiest_host(rank
         placement=Record(host_of_rank=HOSTS), hardware=Hardware("h100-sxm", 8e12, 2e12, 8e12),
     )  # fmt: skip
     assert ExchangeBounds(in_switch=False)._byte_time(job, 0, apart) == pytest.approx(ps_a_byte)
+
+
+@pytest.mark.parametrize(
+    ("kind", "groups", "ps_a_byte"),
+    [
+        ("all_gather", [[0, 1, 2, 3]], 3 / 4),  # inside a host, a byte a ps
+        ("all_gather", [[0, 1, 4, 5]], 2 / 4),  # half of it comes into each host by a byte a ps
+        ("all_gather", [[0, 1, 4, 5], [2, 3, 6, 7]], 2 * 2 / 4),
+        ("reduce_scatter", [[0, 4], [1, 5], [2, 6], [3, 7]], 4 * 1 / 2),
+        ("all_reduce", [[0, 1, 4, 5]], 2 * 2 / 4),
+        ("all_to_all", [[0, 1, 4, 5]], 2 * 2 / 4),  # of two ranks half of what each has
+        ("send", [[0, 1], [2, 3]], 1),
+        ("send", [[0, 1], [2, 6], [3, 7]], 2),
+    ],
+)
+def test_a_communication_takes_at_least_the_ways_of_its_bytes(kind, groups, ps_a_byte):
+    job = Record(placement=Record(host_of_rank=HOSTS), hardware=Hardware("h100-sxm", 8e12, 2e12, 8e12))
+    asked = Record(what=(kind,), groups=np.array(groups), size_bytes=1000)
+
+    def hosts(groups):
+        return False, int(max(np.bincount(row).max() for row in HOSTS[groups]))
+
+    took, switches = (asked_ps(asked, job, hosts, in_switch=way) for way in (False, True))
+    assert took == pytest.approx(1000 * ps_a_byte)
+    assert switches == pytest.approx(took / (2 if kind == "all_reduce" else 1))
 
 
 # ---------------------------------------------------------------------- what a search tries

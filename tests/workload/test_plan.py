@@ -196,12 +196,31 @@ def assert_bounds_hold(of: Spec, nccl: bool) -> None:
     library = library_of(of, blueprint, twin.fabric, nodes) if nccl else None
     times, bounds = CommunicationTimes(twin.fabric, nodes, library), LowerBounds(in_switch=nccl)
     took = [
-        bounds.of(job), bounds.with_exchanges(job), bounds.closer(job, ClosedForm(job, times)),
+        bounds.of(job), bounds.with_exchanges(job), bounds.nearly(job, ClosedForm(job, times)) or 0.0,
+        bounds.closer(job, ClosedForm(job, times)),
         bounds.played(job, ClosedForm(job, times)), ClosedForm(job, times).estimate().step_ps,
     ]  # fmt: skip
     assert 0.3 * took[-1] < took[0]
-    for less, more in pairwise(took):
+    assert took[2] or not ClosedForm(job, times).sends
+    assert bounds.nearly(job, ClosedForm(job, times)) is None  # all is known now
+    for less, more in pairwise(part for part in took if part):
         assert less <= more * 1.0001
+
+
+def test_what_other_layouts_communicate_brings_bounds_closer():
+    """Times that one layout asked for are taken by the next, also where it was bounded before."""
+    of = spec(hosts=2, parallel={"tp": 4, "pp": 2}, sequence_parallel=True)
+    blueprint = build(of.cluster, spec=of)
+    twin = make_twin(of, blueprint)
+    job, nodes = check(of, blueprint, twin.fabric)
+    times = CommunicationTimes(twin.fabric, nodes, library_of(of, blueprint, twin.fabric, nodes))
+    bounds, closed = LowerBounds(in_switch=True), ClosedForm(job, times)
+    scripts = closed.segments.scripts(job.loads[0])
+    first = bounds.nearly(job, closed)
+    times.prepare(closed.asked(scripts[0].collectives()[0]))
+    second = bounds.nearly(job, closed)
+    assert first < second <= bounds.closer(job, closed)
+    assert bounds.nearly(job, closed) is None
 
 
 @pytest.mark.parametrize("imbalance", [0.0, 0.3])

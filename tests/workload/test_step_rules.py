@@ -44,21 +44,23 @@ def test_stages_that_can_be_last(pp, offsets, last):
 def test_activations_go_to_the_next_stage_and_gradients_to_the_one_before(pp):
     sent = []
 
-    def send(pairs, size, name):
-        sent.append((pairs.tolist(), size, name))
+    def price(asked):
+        sent.append(asked)
         return 10.0 * len(sent)
 
     grid = np.arange(2 * pp).reshape(pp, 2)
     made = Record(
         layout=Record(pp=pp, grid=grid), offsets=range(pp), stages=[Record(number=s) for s in range(pp)],
-        groups=Record(factory=Record(send=send)), context=Record(message_bytes=4096, sends_slices=False),
+        factory=Record(asked_send=lambda pairs, size: (pairs.tolist(), size)),
+        context=Record(message_bytes=4096, sends_slices=False),
     )  # fmt: skip
     made._pairs = ClosedForm._pairs.func(made)
-    found = ClosedForm._messages.func(made)
+    made._sends = ClosedForm._sends.func(made)
+    found = ClosedForm.messages(made, price)
     expected = []
     for s in range(pp):
         for to in ((s + 1) % pp, (s - 1) % pp):
-            expected.append(([[2 * s, 2 * to], [2 * s + 1, 2 * to + 1]], 4096, "send"))
+            expected.append(([[2 * s, 2 * to], [2 * s + 1, 2 * to + 1]], 4096))
     assert sent == expected
     assert found.sends.tolist() == [[20.0 * s + 10, 20.0 * s + 20] for s in range(pp)]
     assert found.slices.tolist() == [0.0] * pp
@@ -70,7 +72,7 @@ def test_a_collective_of_a_pass_is_cut_between_elements(size, element):
     asked = []
     made = Record(_ring=lambda *given: asked.append(given) or 5.0)
     groups = np.arange(8).reshape(2, 4)
-    assert TimedFactory._collective(made, Collective("tp", "all_gather", size), groups) == 5.0
+    assert TimedFactory.asked_collective(made, Collective("tp", "all_gather", size), groups) == 5.0
     assert asked[0][1:4:2] == ("all_gather", size)
     assert asked[0][4] == element
 

@@ -25,7 +25,8 @@ COMMANDS = (
         "grep -rs . /sys/class/infiniband/*/ports/*/counters /sys/class/infiniband/*/ports/*/hw_counters "
         "/sys/class/infiniband/*/ports/*/state /sys/class/infiniband/*/ports/*/phys_state "
         "/sys/class/infiniband/*/ports/*/rate "
-        "/sys/class/infiniband/*/ports/*/link_layer",
+        "/sys/class/infiniband/*/ports/*/link_layer "
+        "/sys/class/infiniband/*/hca_type /sys/class/infiniband/*/sys_image_guid",
     ),
     ("nvidia-smi-q.txt", "nvidia-smi -q"),
     ("nvidia-smi-topo.txt", "nvidia-smi topo -m"),

@@ -28,6 +28,7 @@ from fabrictwin.diagnosis.rules import (
     nccl_network,
     nccl_warnings,
     pairs,
+    port_states,
     ports,
     priorities,
 )
@@ -38,6 +39,7 @@ RULES: tuple[Rule, ...] = (
     *nccl_network.RULES,
     *nccl_inside.RULES,
     *counters.RULES,
+    *port_states.RULES,
     *ports.RULES,
     *ibdiagnet.RULES,
     *priorities.RULES,

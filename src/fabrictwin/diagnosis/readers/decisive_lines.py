@@ -68,6 +68,7 @@ _SECONDS = re.compile(r"(?:^|[\sT\[])(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)")
 _GUESSES = re.compile(
     r"\b(?i:potential|possible|probable) (?:root )?(?:causes?|reasons?)\b|"
     r"\b[Tt]his (?:can|may|might|could) (?:happen|cause|lead|result)\b|"
+    r"\b[Ss]ometimes\b.{1,40}? (?:can|may|might|could) (?:fail|hang|crash|report|return)\b|"
     r"\b(?:Solution|Advice|Hint)\b: |[.;] To (?:allow|override|silence|suppress|disable|avoid)\b|"
     r"(?<=[^\s] )if (?:the )?(?:port|it|this|that|another|no|any|your?)\b"
 )

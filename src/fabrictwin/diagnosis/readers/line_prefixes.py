@@ -37,6 +37,7 @@ _SLURM = re.compile(r"\s{0,6}\d{1,6}:(?:\s|$)|\[\d{1,6}\](?:\s|$)")
 # ports of ibnetdiscover begin with a number in brackets, too, and a tab
 _RANK = re.compile(r"\[\d{1,6}\] |\d{1,6}: ")
 FEW_LINES = 3
+FEWEST_QUOTED = 6  # lines with a prefix that stand together in a text whose others have none
 _HOST = re.compile(r"(?=[\w.-]*[A-Za-z.])[\w.-]{2,80}:(?:\s|$)")
 # Docker Compose's services that have a name of their own
 _SERVICE = re.compile(r"[A-Za-z][\w.-]{1,60}\s+\|\s")
@@ -58,6 +59,8 @@ class Prefixes:
         self.every = next((one for one in (_SLURM, _HOST, _SERVICE) if _nearly_all(one, lines)), None)
         if self.every is None and len(lines) >= FEW_LINES and all(map(_RANK.match, lines)):
             self.every = _SLURM  # many ranks, few lines of each
+        if self.every is None and _nearly_all(_SLURM, quoted := _between(_SLURM, lines)):
+            self.every = _SLURM if len(quoted) >= FEWEST_QUOTED else None
         # of a launcher within another
         inside = [one for line in lines if (one := without_prefixes(_without(self.every, line)))]
         self.inner = next((one for one in (_SLURM, _SERVICE) if _nearly_all(one, inside)), None)
@@ -84,6 +87,12 @@ def without_prefixes(text: str) -> str:
             break
         text = text[found.end() :]
     return text
+
+
+def _between(pattern: re.Pattern[str], lines: Sequence[str]) -> Sequence[str]:
+    """Return lines from the first that begins with a prefix to the last: what somebody quotes in a text."""
+    marked = [place for place, line in enumerate(lines) if pattern.match(line)]
+    return lines[marked[0] : marked[-1] + 1] if marked else ()
 
 
 def _nearly_all(pattern: re.Pattern[str], lines: Sequence[str]) -> bool:

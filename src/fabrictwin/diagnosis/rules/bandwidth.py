@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from statistics import median
 
 from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.causes import cause
@@ -17,6 +18,7 @@ LOW, VERY_LOW = 0.8, 0.6  # of what the twin predicts; below, a note and a findi
 LARGE = 64 << 20  # sizes below are ruled by latencies, which differ by host
 SEEN = 0.6  # sure of the hardware where files show its fabric
 COLLAPSE = 0.5
+FALLEN = 0.6  # of the best, at two large sizes one after the other: no choice of an algorithm costs as much
 _OF_A_CHECK = re.compile(r"\b(?:[Cc]heck(?:er|s)?|\w+ [Tt]est) (?:crashed|[Ff]ailed)|[Rr]equired dependencies")
 NEAR_RATE = 0.9
 
@@ -73,18 +75,19 @@ def _share(case: Case, test: str, fact: Fact) -> float:
 
 
 def _collapse(rows: list[Fact]) -> Iterator[Finding]:
-    best = 0.0
-    for fact in rows:
-        size, rate = int(fact.parts[2] or 0), float(fact.parts[5] or 0)
-        if size >= LARGE // 64 and best > 1.0 and rate < COLLAPSE * best and fact is rows[-1]:
-            yield found(
-                "bandwidth-collapse",
-                [fact],
-                f"busbw {rate:.4g} GB/s at {size} bytes, {best:.4g} at smaller ones",
-                "bandwidth that grows with size",
-                0.75,
-            )
-        best = max(best, rate)
+    rates = [float(fact.parts[5] or 0) for fact in rows]
+    sizes = [int(fact.parts[2] or 0) for fact in rows]
+    best = max(rates[:-1], default=0.0)
+    collapsed = sizes[-1] >= LARGE // 64 and rates[-1] < COLLAPSE * best
+    fallen = len(rows) > 2 and sizes[-2] >= LARGE and max(rates[-2:]) < FALLEN * max(rates[:-2])
+    if best > 1.0 and (collapsed or fallen):
+        yield found(
+            "bandwidth-collapse",
+            rows[-1:],
+            f"busbw {rates[-1]:.4g} GB/s at {sizes[-1]} bytes, {best:.4g} at smaller ones",
+            "bandwidth that grows with size",
+            0.75,
+        )
     dips = [
         now
         for before, now, after in zip(rows, rows[1:], rows[2:], strict=False)
@@ -109,6 +112,7 @@ def perftest(case: Case) -> Iterator[Finding]:
     rows: dict[tuple[str, str], list[Fact]] = defaultdict(list)
     for fact in case.of("perftest.rate"):
         rows[fact.subject.device, str(fact.parts[0])].append(fact)
+    yield from _beside_peers(case.of("perftest.run"))
     for (device, test), facts in rows.items():
         largest = max(facts, key=lambda fact: int(fact.parts[1] or 0))
         best = max(float(fact.parts[2] or 0) for fact in facts)
@@ -130,6 +134,31 @@ def perftest(case: Case) -> Iterator[Finding]:
                 f"{NEAR_RATE * rate:.4g} Gb/s",
                 0.7,
                 expected_from=f"the port's {rate:g} Gb/s less headers",
+            )
+
+
+FEWEST_RUNS = 4  # that a median means something of
+
+
+def _beside_peers(runs: list[Fact]) -> Iterator[Finding]:
+    """Runs of one test at one size whose adapter, alone or with few others, is far below what the others reach."""
+    groups: dict[tuple[str, int, str], list[Fact]] = defaultdict(list)
+    for fact in runs:
+        groups[str(fact.parts[0]), int(fact.parts[1] or 0), str(fact.parts[3])].append(fact)
+    for (test, size, _), facts in groups.items():
+        usual = median(float(fact.parts[2] or 0) for fact in facts)
+        slow = [fact for fact in facts if float(fact.parts[2] or 0) < LOW * usual]
+        if len(facts) >= FEWEST_RUNS and size >= 1 << 15 and 0 < len(slow) <= len(facts) // 4:
+            worst = min(slow, key=lambda fact: float(fact.parts[2] or 0))
+            yield found(
+                "bandwidth-low",
+                [worst, *slow],
+                f"{test} {float(worst.parts[2] or 0):.4g} Gb/s at {size} bytes",
+                f"{usual:.4g} Gb/s, as the other adapters",
+                0.75,
+                severity=Severity.WARNING,
+                expected_from="the median of the runs",
+                collect="ibstat and lspci -vvv of that adapter, at both ends",
             )
 
 

@@ -156,7 +156,15 @@ def _errors(ports: Ports) -> Iterator[Finding]:
     yield from reported("receive-errors", [*worst, *details, *received], "{0} {1}", "0", 0.8)
     if not worst:
         overrun = _above(ports, FEW_ERRORS, "ExcessiveBufferOverrunErrors")
-        yield from reported("receive-errors", [*_worst(overrun), *overrun], "{0} {1}", "0", 0.65)
+        yield from reported(
+            "receive-errors",
+            [*_worst(overrun), *overrun],
+            "{0} {1}",
+            "0; the counter has four bits, and keeps what it once counted",
+            0.5,
+            severity=Severity.QUESTION,
+            collect="perfquery -R of the port, and perfquery an hour later: does it count again?",
+        )
     refused = _above(ports, MANY_ERRORS, "PortRcvConstraintErrors", "PortXmitConstraintErrors")
     yield from reported(
         "partition-key",
@@ -265,6 +273,10 @@ _NO_BUFFER = (
     "rx_no_dma_resources", "rx_missed_errors",
 )  # fmt: skip
 MANY_UNPOSTED = 10_000
+# of mlx5: events of a port's cage, and the part of the last second in which PCIe had no room for the adapter
+_MODULE = ("module_bus_stuck", "module_high_temp", "module_bad_shorted")
+_STALLS = ("outbound_pci_stalled_rd", "outbound_pci_stalled_wr")
+MANY_STALLS = 30  # per cent, from which the adapter counts an event of it
 
 
 def _buffers(row: dict[str, Fact]) -> Iterator[Finding]:
@@ -290,6 +302,10 @@ def _buffers(row: dict[str, Fact]) -> Iterator[Finding]:
             "0 on lossless priorities",
             0.8,
         )
+    modules = [row[name] for name in _MODULE if name in row]
+    yield from reported("module-fault", modules, "{0} {1}", "0", 0.75, severity=Severity.WARNING)
+    stalls = [row[name] for name in _STALLS if _value(row, name) >= MANY_STALLS]
+    yield from reported("host-drains-slowly", stalls, "{0} {1}% of the last second", "0", 0.7)
     storm = [row[name] for name in ("tx_pause_storm_error_events", "tx_pause_storm_warning_events") if name in row]
     yield from reported("pause-storm", storm, "{0} {1}", "0", 0.9)
     empty = [row[name] for name in _NO_BUFFER if _value(row, name) >= MANY_UNPOSTED]

@@ -16,6 +16,7 @@ SMALL_LOCKED = 64 << 20
 SMALL_SHM = 128 << 20
 FLAPS = 2
 FEW_LINK_ERRORS = 10
+BASEBOARD = 8  # GPUs of an HGX baseboard with NVSwitches
 SEVERAL = 3  # links that go down and stay so
 REPLAYS = 3  # one or two come with the start of a link
 FEWEST_JOINED, MOST_ALONE = 3, 3  # GPUs that NVLink joins, for each that it does not
@@ -89,7 +90,7 @@ def _kernel_links(case: Case) -> Iterator[Finding]:
         most = max(f.count for f in flapping)
         yield found("link-flapping", flapping, f"Link {flapping[0].value} {most} times", "up", 0.85)
     elif downs:
-        back = {fact.subject for fact in case.of("link.event") if fact.value == "up"}
+        back = {fact.subject for fact in case.of("link.last") if fact.value == "up"}
         gone = [fact for fact in downs if fact.subject not in back]
         yield found("link-downed", downs, "Link down once" + (", not up again" if gone else ""), "up", 0.4)
         if len(gone) >= SEVERAL:
@@ -140,15 +141,22 @@ def nvlink(case: Case) -> Iterator[Finding]:
         everywhere = (
             len(gpus) > 1 and set(links) == gpus and len(set(links.values())) == 1 and not case.of("nvlink.rate")
         )
+        names = [fact.text for fact in case.of("smi.gpu")]
+        unbridged = everywhere and all(map(_ALONE.search, names))
         yield found(
             "nvlink-inactive",
             inactive,
             f"{len(inactive)} link(s) inactive" + (" on all GPUs alike" if everywhere else ""),
-            "all active",
-            0.9,
-            severity=Severity.WARNING if everywhere else None,
+            "all active" if not unbridged else "any: cards that a bridge may join or not",
+            0.9 if not unbridged else 0.4,
+            severity=Severity.NOTE if unbridged else Severity.WARNING if everywhere else None,
         )
     active = case.of("nvlink.rate")
+    rates = Counter(fact.number for fact in active)
+    usual = max(rates, key=lambda rate: rates[rate], default=0.0)
+    weak = [fact for fact in active if 0 < fact.number < usual]
+    if len(weak) * 4 <= len(active):
+        yield from reported("nvlink-degraded", weak, "{0:g} GB/s", f"{usual:g} GB/s, as the others", 0.75)
     count = Counter(fact.subject.device for fact in active)
     if len(count) > 1 and not inactive:
         most = max(count.values())
@@ -255,13 +263,18 @@ def topology(case: Case) -> Iterator[Finding]:
         for fact in paths
         if str(fact.parts[0]).startswith(("NIC", "mlx5")) and fact.subject.device.startswith("GPU")
     ]
-    if len(near) >= 8 and not any(str(fact.parts[1]) in ("PIX", "PXB", "PSB") for fact in near):
+    # GPUs whose memory is a NUMA node of the host reach adapters over the processor's own links
+    coherent = bool(case.of("smi.coherent"))
+    if len(near) >= 8 and not coherent and not any(str(fact.parts[1]) in _UNDER_ONE_SWITCH for fact in near):
         yield found(
             "vm-topology",
             near,
             f"GPUs and adapters: {near[0].parts[1]} everywhere",
             "PIX or PXB to the adapter of each rail",
             0.6,
+            # boards without NVSwitch may have their slots and adapters below different processors
+            severity=None if linked and len(linked) == len(between) else Severity.QUESTION,
+            collect="systemd-detect-virt; lspci -tv: do GPUs and adapters share a PCIe switch on the hardware?",
         )
         return
     beside = {
@@ -311,6 +324,19 @@ def unreadable_devices(case: Case) -> Iterator[Finding]:
     gone = case.of("pci.gone")
     gpus = [fact for fact in gone if fact.text == "gpu"]
     yield from reported("gpu-lost", gpus, "revision ff", "a device that answers", 0.88)
+    shown = {fact.subject for fact in case.of("pci.gpu")}
+    switches = case.of("pci.nvswitch")
+    if 0 < len(shown) < BASEBOARD and len({fact.subject for fact in switches}) >= SEVERAL and not gpus:
+        yield found(
+            "gpu-lost",
+            switches,
+            f"{len(shown)} GPUs beside {len(switches)} NVSwitches",
+            f"{BASEBOARD}: a baseboard with NVSwitches has no fewer",
+            0.75,
+            object="a GPU",
+            severity=Severity.WARNING,
+            collect="dmesg | grep -i -e nvrm -e 'fallen off'; nvidia-smi -L",
+        )
     adapters = [fact for fact in gone if fact.text == "nic"]
     yield from reported("pci-errors", adapters, "revision ff", "a device that answers", 0.85)
 

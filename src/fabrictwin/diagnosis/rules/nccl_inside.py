@@ -62,6 +62,50 @@ def nvlink(case: Case) -> Iterator[Finding]:
         )
 
 
+_OVER_A_PROCESSOR = frozenset(("PHB", "SYS"))
+NARROW = 4  # times: a switch's own link that is so much slower than a device's behind it is none of a real switch
+EMULATED = 1.0  # GB/s: the link that hypervisors give their ports, 2.5 GT/s x1
+
+
+def virtual_ports(case: Case) -> Iterator[Finding]:
+    """Devices below no PCI port, or below one whose link NCCL takes for a bottleneck: as in a virtual machine."""
+    if case.nodes == 1:
+        return  # nothing leaves the host
+    slow = [f for f in case.of("nccl.uplink") if float(f.parts[1] or 0) * NARROW <= float(f.parts[3] or 0)]
+    if slow:
+        emulated = float(slow[0].parts[1] or 0) <= EMULATED
+        yield found(
+            "vm-topology" if emulated else "pci-narrow",
+            slow,
+            f"PCI[{slow[0].parts[1]}] above {slow[0].parts[2]}, whose own link is PCI[{slow[0].parts[3]}]",
+            "a switch's own link as fast as its devices'",
+            0.8,
+            expected_from="NCCL's print of the system",
+        )
+    paths = case.of("nccl.networks")
+    near = [fact for fact in paths if not set(fact.parts[2:]) <= _OVER_A_PROCESSOR]
+    # hosts with NVSwitch have adapters beside GPUs; those with NVIDIA's own processors print other ways
+    if paths and not near and all(fact.parts[1] and int(fact.parts[0] or 0) > 1 for fact in paths):
+        yield found(
+            "vm-topology",
+            paths,
+            f"{paths[0].subject.device}: {paths[0].parts[0]} networks, none nearer than {paths[0].parts[2]}",
+            "PIX or PXB to the adapter of each rail",
+            0.65,
+            expected_from="NCCL's print of paths",
+        )
+    bare = case.of("nccl.no-port")
+    if bare and not case.settings.get("NCCL_TOPO_FILE"):
+        yield found(
+            "vm-topology",
+            bare,
+            f"no PCI port above {bare[0].text}",
+            "a root port or switch above each device, or the provider's topology file",
+            0.6,
+            expected_from="sysfs: NCCL reads the link of the port above each device",
+        )
+
+
 def topology_file(case: Case) -> Iterator[Finding]:
     """The same in topology XML: counts that differ between the ends of a link, or between GPUs."""
     links = case.of("topo.nvlink")
@@ -334,4 +378,4 @@ def started(case: Case) -> Iterator[Finding]:
         )
 
 
-RULES: tuple[Rule, ...] = (transports, nvlink, topology_file, channels, settings, releases, started)
+RULES: tuple[Rule, ...] = (transports, nvlink, virtual_ports, topology_file, channels, settings, releases, started)

@@ -11,158 +11,36 @@ from fabrictwin.diagnosis.evidence import Fact, Subject
 from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import found, reported
 from fabrictwin.diagnosis.readers.fabric.links import LANE_GBPS
+from fabrictwin.diagnosis.rules.port_states import DIGITS, MANY_ALIKE, cards, last
 
-
-def _last(case: Case, kind: str) -> dict[Subject, Fact]:
-    return {fact.subject: fact for fact in case.of(kind)}
-
-
-def _plain(fact: Fact) -> str:
-    """A physical state without what sets the tools' spellings apart: LinkUp of ibstat, LINK_UP of rdma."""
-    return fact.text.lower().replace("_", "")
-
-
-# by ibstat, by rdma, by the kernel's files
-_TRYING = ("polling", "sleep", "linkerrorrecovery", "linkerrorrecover", "portconfigurationtraining", "phytest")
-
-
-def states(case: Case) -> Iterator[Finding]:
-    """Ports without link, or without a subnet manager."""
-    state, physical = _last(case, "hca.state"), _last(case, "hca.physical")
-    layer, lid = _last(case, "hca.layer"), _last(case, "hca.sm-lid")
-    up = [about for about, fact in state.items() if fact.text.startswith("Active")]
-    ethernet = {about for about, fact in layer.items() if "ethernet" in fact.text.lower()}
-    linked = {about for about, fact in physical.items() if _plain(fact) == "linkup"}
-    # a virtual function that no manager has set up stays down on a link that is trained
-    unmanaged = ("init", "down")
-    no_manager = [
-        fact
-        for about, fact in state.items()
-        if about not in ethernet and fact.text.lower().startswith(unmanaged if about in linked else unmanaged[:1])
-    ]
-    if no_manager:
-        about = no_manager[0].subject
-        yield found(
-            "no-subnet-manager",
-            no_manager,
-            f"State: {no_manager[0].text}" + (f", SM lid {lid[about].value}" if about in lid else ""),
-            "Active",
-            0.95,
-        )
-    yield from reported("no-subnet-manager", case.of("sm.missing"), "{text}", "state 3 SMINFO_MASTER", 0.85)
-    down = [fact for fact in state.values() if fact.text.lower().startswith("down") and fact not in no_manager]
-    nameless = {fact.subject.device for fact in case.of("hca.guid") if not set(fact.text) & _DIGITS}
-    yield from reported(
-        "virtual-function",
-        [fact for fact in down if fact.subject.device in nameless],
-        "node GUID of zeros, port {text}",
-        "a GUID that the host gave the function",
-        0.88,
-    )
-    trying = [fact for fact in down if fact.subject in physical and _plain(physical[fact.subject]) in _TRYING]
-    used = {fact.subject.device for fact in case.of("bench.gpu")}
-    if trying or (down and not up):
-        facts = trying or down
-        # a second port of an adapter, or an Ethernet port, is often not cabled
-        spare = all(fact.subject.port not in ("", "1") for fact in facts) or not facts
-        yield found(
-            "port-down",
-            facts,
-            "State: Down, physical state "
-            + (physical[facts[0].subject].text if facts[0].subject in physical else "unknown"),
-            "Active, LinkUp",
-            0.6 if spare else 0.85,
-            severity=Severity.NOTE if spare else Severity.ERROR if up or used else Severity.WARNING,
-        )
-    elif down:
-        # most of the same adapters of the host are in use: this one should be too
-        odd = [fact for fact in down if _minority(case, fact, state) or _was_active(fact, layer, lid)]
-        yield found(
-            "port-down",
-            odd or down,
-            "State: Down, physical state Disabled",
-            "Active, as it was, or as the host's other adapters of this type"
-            if odd
-            else "Active where it is cabled",
-            0.7 if odd else 0.4,
-            severity=Severity.WARNING if odd else Severity.NOTE,
-        )
-    told = {fact.subject for fact in trying}
-    retraining = [f for f in physical.values() if _plain(f) == "linkerrorrecovery" and f.subject not in told]
-    yield from reported("link-errors", retraining, "physical state {text}", "LinkUp", 0.7)
-    armed = [
-        fact for fact in state.values() if fact.text.lower().startswith("arm") and fact.subject not in ethernet
-    ]
-    yield from reported("no-subnet-manager", armed, "State: {text}", "Active", 0.7)
-    waiting = [
-        fact
-        for fact in case.of("port.state")
-        if str(fact.parts[0]) in ("Init", "Initialize", "Initialized", "Armed")
-    ]
-    yield from reported("no-subnet-manager", waiting, "port {0}", "Active", 0.8)
-
-
-def interfaces(case: Case) -> Iterator[Finding]:
-    """Network interfaces of adapters that are down, where nothing else tells the states of the ports."""
-    if case.of("hca.state"):
-        return
-    # one over InfiniBand is down where nobody gave it an address
-    facts = [fact for fact in case.of("hca.netdev") if not str(fact.parts[0]).startswith("ib")]
-    down = [fact for fact in facts if str(fact.parts[1]).lower() == "down"]
-    if down:
-        alone = len(down) == len(facts)
-        yield found(
-            "port-down",
-            down,
-            f"{down[0].parts[0]} ({down[0].parts[1]})",
-            "Up" if alone else "Up where it is cabled",
-            0.65 if alone else 0.4,
-            severity=Severity.WARNING if alone else Severity.NOTE,
-        )
-
-
-MANY_ALIKE = 4
 HALF = 2  # of its rate at most: a port that runs one step lower may have been set so
-
-
-def _was_active(fact: Fact, layer: dict[Subject, Fact], lid: dict[Subject, Fact]) -> bool:
-    """Return true for an InfiniBand port that keeps the LID of a subnet manager: it was up, and was disabled."""
-    about = fact.subject
-    infiniband = about in layer and layer[about].text.lower() == "infiniband"
-    return infiniband and about in lid and 0 < int(lid[about].number) < 0xC000
-
-
-def _minority(case: Case, fact: Fact, state: dict[Subject, Fact]) -> bool:
-    """Return true for a port whose host has many adapters of its type and layer, most of them active."""
-    kind, layer = _last(case, "hca.type"), _last(case, "hca.layer")
-
-    def about(subject: Subject) -> tuple[str, str, str]:
-        named = kind.get(Subject(subject.host, device=subject.device))
-        return subject.host, named.text if named else "", layer[subject].text if subject in layer else ""
-
-    mine = about(fact.subject)
-    alike = [other for subject, other in state.items() if about(subject) == mine]
-    up = sum(other.text.startswith("Active") for other in alike)
-    return bool(mine[1]) and up >= MANY_ALIKE and up > 0.75 * len(alike)
 
 
 def rates(case: Case) -> Iterator[Finding]:
     """Adapters below the rate of their peers of the same type, by host and layer."""
-    rate, layer, kind = _last(case, "hca.rate-gbps"), _last(case, "hca.layer"), _last(case, "hca.type")
-    active = {about for about, fact in _last(case, "hca.state").items() if fact.text.startswith("Active")}
-    groups: dict[tuple[str, str], list[Fact]] = defaultdict(list)
+    rate, layer, kind = last(case, "hca.rate-gbps"), last(case, "hca.layer"), last(case, "hca.type")
+    active = {about for about, fact in last(case, "hca.state").items() if fact.text.startswith("Active")}
+    known, width = cards(case), last(case, "hca.width")
+    ports = Counter((host, card) for (host, _), card in known.items())
+    groups: dict[tuple[str, str, int], list[Fact]] = defaultdict(list)
     for about, fact in rate.items():
         if about in active and "bond" not in about.device:
             what = kind.get(Subject(about.host, device=about.device))
-            groups[layer[about].text if about in layer else "", what.text if what else ""].append(fact)
+            # one with two ports does other work than those with one
+            mine = ports[about.host, known.get((about.host, about.device), "")]
+            groups[layer[about].text if about in layer else "", what.text if what else "", mine].append(fact)
     for facts in groups.values():
         usual = Counter(fact.number for fact in facts).most_common(1)[0]
         slow = [fact for fact in facts if 0 < fact.number < usual[0]]
         if slow and usual[1] >= max(2, len(slow)) and usual[1] > len(facts) / 2:
+            lanes = {width[fact.subject].number for fact in facts if fact.subject in width}
+            thin = len(lanes) > 1 and all(
+                fact.subject in width and width[fact.subject].number < max(lanes) for fact in slow
+            )
             yield found(
-                "link-slow",
+                "link-narrow" if thin else "link-slow",
                 slow,
-                f"{slow[0].number:g} Gb/s",
+                f"{slow[0].number:g} Gb/s" + (f", {width[slow[0].subject].number:g} lane(s)" if thin else ""),
                 f"{usual[0]:g} Gb/s, as its peers",
                 0.8,
                 expected_from="other adapters of the same type",
@@ -181,7 +59,7 @@ def rates(case: Case) -> Iterator[Finding]:
         0.6,
     )
     small = [fact for fact in case.of("hca.active-mtu") if fact.subject in active and 0 < fact.number < 4096]
-    largest = _last(case, "hca.max-mtu")
+    largest = last(case, "hca.max-mtu")
     small = [fact for fact in small if fact.subject in largest and largest[fact.subject].number > fact.number]
     if small and all("ethernet" in (layer[f.subject].text.lower() if f.subject in layer else "") for f in small):
         yield found(
@@ -197,7 +75,7 @@ def rates(case: Case) -> Iterator[Finding]:
 def links(case: Case) -> Iterator[Finding]:
     """Links of the fabric with fewer lanes or a lower speed than they could have."""
     facts = case.of("fabric.link")
-    could = _last(case, "fabric.could-be")
+    could = last(case, "fabric.could-be")
     stated = [fact for fact in facts if fact.subject in could]
     narrow = [
         fact
@@ -217,6 +95,7 @@ def links(case: Case) -> Iterator[Finding]:
             )
     if stated or len(facts) < 3:
         return
+    yield from _untrained(facts)
     thin = [fact for fact in facts if int(fact.parts[0] or 0) == 1]
     if thin and len(thin) < len(facts) / 2:
         yield found("link-narrow", thin, "1 lane", "4 lanes", 0.85)
@@ -240,6 +119,19 @@ def links(case: Case) -> Iterator[Finding]:
         severity=Severity.NOTE,
         collect="iblinkinfo, which says what a link could be",
     )
+
+
+UNTRAINED = LANE_GBPS["DDR"]  # at most: where training begins, of a link of these days
+MODERN = LANE_GBPS["FDR"]
+
+
+def _untrained(facts: list[Fact]) -> Iterator[Finding]:
+    """Active links that have stayed at the speed at which training begins, beside those of FDR and faster."""
+    speed = {id(fact): LANE_GBPS.get(str(fact.parts[1]), 0.0) for fact in facts}
+    slow = [fact for fact in facts if 0 < speed[id(fact)] <= UNTRAINED and fact.parts[3] == "Active"]
+    fast = sum(one >= MODERN for one in speed.values())
+    if slow and len(slow) * 4 <= fast:
+        yield found("link-slow", slow, f"{slow[0].parts[0]}x {slow[0].parts[1]}", "the speed of the others", 0.7)
 
 
 def gids(case: Case) -> Iterator[Finding]:
@@ -289,16 +181,13 @@ def _empty_gids(case: Case) -> Iterator[Finding]:
     empty = [
         fact
         for facts in rows.values()
-        if not any(set(str(one.parts[1 if one.kind == "gid" else 0]).split(",")[0]) & _DIGITS for one in facts)
+        if not any(set(str(one.parts[1 if one.kind == "gid" else 0]).split(",")[0]) & DIGITS for one in facts)
         for fact in facts
     ]
     yield from reported("rdma-namespace", empty, "GIDs of zeros alone", "GIDs of its interface's addresses", 0.9)
-    used = [fact for fact in case.of("perftest.gid") if not set(str(fact.value)) & _DIGITS]
+    used = [fact for fact in case.of("perftest.gid") if not set(str(fact.value)) & DIGITS]
     if used and not empty:  # or the index is one that the port has no GID at
         yield from reported("rdma-namespace", used, "a GID of zeros over Ethernet", "a GID of its interface", 0.7)
-
-
-_DIGITS = frozenset("123456789abcdef")
 
 
 def _chosen_gid(case: Case) -> Iterator[Finding]:
@@ -452,4 +341,4 @@ def carriers(case: Case) -> Iterator[Finding]:
         )
 
 
-RULES: tuple[Rule, ...] = (states, interfaces, rates, links, gids, modules, neighbours, switches, carriers)
+RULES: tuple[Rule, ...] = (rates, links, gids, modules, neighbours, switches, carriers)

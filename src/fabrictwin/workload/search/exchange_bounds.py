@@ -1,5 +1,7 @@
 """Less than parameters and gradients are on their way, once a step: their bytes over all ways out of a host.
 
+The same holds of what a pass communicates, where its time is not known yet.
+
 A group of n ranks of which at most k lie on one host brings n - k of n parts of the buffer into every host that it
 touches, and takes as many out, whatever its algorithm; all groups of a host share its adapters. A group inside a
 host has one GPU's ways to the others. An all-reduce moves twice as much, but where switches add up.
@@ -7,12 +9,15 @@ host has one GPU's ways to the others. An all-reduce moves twice as much, but wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from fabrictwin.base.arrays import F64, I64, starts_of
 from fabrictwin.base.records import record
 from fabrictwin.base.units import PS_PER_S
-from fabrictwin.workload.job.job import Job
+from fabrictwin.workload.job.job import Hardware, Job
+from fabrictwin.workload.step.communication_times import Asked
 
 _FROM_ENDS = ("none", "zero-1")  # strategies that reduce all gradients at the end of the step
 
@@ -118,13 +123,37 @@ class ExchangeBounds:
         of_unit = 0 if layout.order == "tp-cp-dp-pp" else layout.positions  # stages are blocks of ranks otherwise
         key = layout.pp, of_unit, stage, apart
         if key not in self._byte_ps:
-            hosts = np.unique(job.placement.host_of_rank[layout.grid[stage].reshape(-1)], return_inverse=True)[1]
-            ranks = len(hosts) // apart
-            most = int(np.bincount(hosts * apart + np.arange(len(hosts)) % apart).max())
-            if most == ranks:
-                ps = (ranks - 1) / ranks * 8 * PS_PER_S / job.hardware.inside_bps
-            else:
-                groups = int(np.bincount(hosts).max()) / most
-                ps = groups * (ranks - most) / ranks * 8 * PS_PER_S / job.hardware.host_bps
-            self._byte_ps[key] = ps
+            hosts = job.placement.host_of_rank[layout.grid[stage].reshape(-1, apart).T]
+            hosts = np.unique(hosts, return_inverse=True)[1].reshape(hosts.shape)
+            most = int(np.bincount((hosts * apart + np.arange(apart)[:, None]).reshape(-1)).max())
+            self._byte_ps[key] = byte_ps(hosts, most, job.hardware)
         return self._byte_ps[key]
+
+
+def byte_ps(hosts: I64, most: int, hardware: Hardware, *, each: bool = False) -> float:
+    """The ps that a byte of the buffer takes at least of groups that act together, each rank's own with `each`.
+
+    `hosts` is [groups, n] of every rank, `most` the ranks of a group that lie on one host at most.
+    """
+    n = int(hosts.shape[1])
+    if most == n:
+        return (n - 1) / n * 8 * PS_PER_S / hardware.inside_bps
+    ranks = int(np.bincount(hosts.reshape(-1)).max())
+    return (ranks if each else ranks / most) * (n - most) / n * 8 * PS_PER_S / hardware.host_bps
+
+
+def sent_byte_ps(hosts: I64, hardware: Hardware) -> float:
+    """The ps that a byte takes at least of messages between pairs [pairs, 2] of ranks on these hosts."""
+    source, target = hosts.T
+    leaving = source[source != target]
+    at_once, bps = (np.bincount(leaving).max(), hardware.host_bps) if len(leaving) else (1, hardware.inside_bps)
+    return float(at_once * 8 * PS_PER_S / bps)
+
+
+def asked_ps(asked: Asked, job: Job, hosts_of: Callable[[I64], tuple[bool, int]], *, in_switch: bool) -> float:
+    """Less than a communication of a pass takes, in ps: its bytes over all ways out of a host, or of a GPU."""
+    hosts, kind = job.placement.host_of_rank[asked.groups], asked.what[0]
+    if kind == "send":
+        return asked.size_bytes * sent_byte_ps(hosts, job.hardware)
+    each = byte_ps(hosts, hosts_of(asked.groups)[1], job.hardware, each=kind == "all_to_all")
+    return (2 if kind == "all_reduce" and not in_switch else 1) * asked.size_bytes * each

@@ -404,6 +404,9 @@ class Search:
         job = bounded.job
         yield bounds.with_exchanges(job)
         closed = ClosedForm(job, self.times)
+        nearly = bounds.nearly(job, closed)
+        if nearly is not None:
+            yield nearly
         yield bounds.closer(job, closed)
         yield bounds.played(job, closed)
         estimate = closed.estimate()

@@ -6,7 +6,8 @@ forward, and after its last backward theirs of one backward (but in zero-bubble:
 Two bounds rest on that. The first takes of communication what no rate can beat: a layer's exchanges take at least
 their bytes over a GPU's way out, beside what the script computes meanwhile; of layers with experts all have the
 least load. The closer one takes the time of each exchange by itself, layers by a few loads that are no more than
-theirs, and the optimizer. Layers' costs are found once for every shape of micro-batch and rank, so that a layout
+theirs, and the optimizer; between the two, exchanges whose time no layout asked for yet take their bytes over the
+ways out of their hosts. Layers' costs are found once for every shape of micro-batch and rank, so that a layout
 costs a few sums.
 """
 
@@ -24,9 +25,10 @@ from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.job.job_communications import all_slowed_ps
 from fabrictwin.workload.job.rank_layout import Layout
 from fabrictwin.workload.layers.pass_script import Collective, Compute, Kind, Script, Start
-from fabrictwin.workload.search.exchange_bounds import ExchangeBounds, StepExchanges
-from fabrictwin.workload.step.closed_form import ClosedForm, PassTimes
+from fabrictwin.workload.search.exchange_bounds import ExchangeBounds, StepExchanges, asked_ps
+from fabrictwin.workload.step.closed_form import ClosedForm, Messages, PassTimes, Price
 from fabrictwin.workload.step.closed_form_cache import CachedSegments, number_of
+from fabrictwin.workload.step.communication_times import Asked, CommunicationTimes
 
 _FEW, _SOME, _MANY = 1, 4, 8  # loads of experts that bounds tell apart, the first, the second, the closer
 
@@ -166,6 +168,47 @@ def _bound_ps(
     return float(bound.max())
 
 
+class _KnownPrices:
+    """Times of a layout's communications where they are known, otherwise the least that their bytes take."""
+
+    def __init__(self, job: Job, closed: ClosedForm, *, in_switch: bool) -> None:
+        self.job, self.closed, self.in_switch = job, closed, in_switch
+        self._least: dict[Collective, float] = {}
+
+    def of(self, asked: Asked) -> float:
+        """In ps."""
+        times = self.closed.times
+        if times.knows(asked):
+            return times.of(asked)
+        return asked_ps(asked, self.job, self.closed.factory.hosts, in_switch=self.in_switch)
+
+    def least_ps(self, collective: Collective) -> float:
+        """That of a pass's communication, in ps, in the stage where it takes least."""
+        if collective not in self._least:
+            self._least[collective] = self.closed.least_ps(collective, self.of)
+        return self._least[collective]
+
+
+@record
+class _Near:
+    """Least times of the passes of one layer, or of an end, by the times of communications that were known."""
+
+    passes: _Passes
+    unknown: tuple[Asked, ...]
+    times: int  # that were known
+
+    @classmethod
+    def of(cls, pair: tuple[Script, Script], closed: ClosedForm, prices: _KnownPrices) -> _Near:
+        collectives = dict.fromkeys(each for script in pair for each in script.collectives())
+        asked = [one for each in collectives for one in closed.asked(each)]
+        unknown = tuple(one for one in asked if not closed.times.knows(one))
+        return cls(_passes(closed.job, pair, prices.least_ps), unknown, closed.times.found)
+
+    def outdated(self, times: CommunicationTimes) -> bool:
+        """Return true if more of its communications' times are known now."""
+        return times.found > self.times and any(times.knows(one) for one in self.unknown)
+
+
 class LowerBounds:
     """Lower bounds for layouts of one job, with layers' costs kept by what they depend on."""
 
@@ -175,6 +218,7 @@ class LowerBounds:
         self._known: dict[tuple[object, ...], tuple[_Passes, ...]] = {}
         self._ep_hosts: dict[Layout, int] = {}
         self._by_load: dict[tuple[object, ...], _Passes] = {}
+        self._near: dict[tuple[object, ...], _Near] = {}
 
     def _passes(self, job: Job, loads: tuple[float, ...]) -> tuple[_Passes, ...]:
         layout, training = job.layout, job.training
@@ -208,25 +252,47 @@ class LowerBounds:
         """The same with more loads of experts told apart, and with parameters and gradients on their way."""
         return _bound_ps(job, *self._summed(job, _SOME), self._exchanges.of(job))
 
+    def nearly(self, job: Job, closed: ClosedForm) -> float | None:
+        """The closer one, with communication that no layout had yet as fast as its bytes can be.
+
+        None where there is none of that.
+        """
+        prices = _KnownPrices(job, closed, in_switch=self.in_switch)
+        kinds, layers = self._kinds(job, _SOME)
+        passes, known = self._near_passes(closed, kinds, prices)
+        if known and all(closed.times.knows(one) for one in closed.sends):
+            return None
+        return self._with_passes(job, closed, (layers, passes), prices.of)
+
     def closer(self, job: Job, closed: ClosedForm) -> float:
         """A closer one, with communication in passes and messages as long as they take by themselves.
 
         Passes are in the order of the schedule, but in zero-bubble, whose backwards have two parts.
         """
-        loads, layers = _layers(job.loads, job.layer_counts, job.layout.pp, _MANY)
-        kinds: list[float | str] = [*loads, "first", "last"]
-        passes = self._closer_passes(job, closed, kinds)
-        took = _summed(layers, passes)
+        kinds, layers = self._kinds(job, _MANY)
+        return self._with_passes(job, closed, (layers, self._closer_passes(job, closed, kinds)), closed.times.of)
+
+    def _kinds(self, job: Job, most: int) -> tuple[list[float | str], F64]:
+        """(kinds of layers by their loads, and of ends, [loads, chunks, stages] layers with each)."""
+        loads, layers = _layers(job.loads, job.layer_counts, job.layout.pp, most)
+        return [*loads, "first", "last"], layers
+
+    def _with_passes(
+        self, job: Job, closed: ClosedForm, layers: tuple[F64, Sequence[_Passes]], price: Price
+    ) -> float:
+        """Less than the step takes with so many layers of each kind and their passes, and with such messages."""
+        took = _summed(*layers)
         if closed.context.split:
             return _bound_ps(job, *took, self._exchanges.of(job), self._optimizers_ps(job, closed))
-        return self._scheduled(job, closed, self._pass_times(job, closed, took, _computed(layers, passes)))
+        passes = self._pass_times(job, closed, took, _computed(*layers), closed.messages(price))
+        return self._scheduled(job, closed, passes)
 
     def played(self, job: Job, closed: ClosedForm) -> float:
         """The closest, with passes as they are."""
         return self._scheduled(job, closed, closed.passes)
 
     def _pass_times(
-        self, job: Job, closed: ClosedForm, took: tuple[F64, F64], computed: tuple[F64, F64]
+        self, job: Job, closed: ClosedForm, took: tuple[F64, F64], computed: tuple[F64, F64], between: Messages
     ) -> PassTimes:
         """Least times of passes, of forwards and backwards [chunks, stages] and what communicates beside all."""
         lowering, sm_count = closed.lowering, closed.groups.sm_count
@@ -242,7 +308,7 @@ class LowerBounds:
         each = np.array(at_place)[np.searchsorted(closed.places, closed.offsets)]
         dense = self._exchanges.parameters(job)[0]
         extra[1] = all_slowed_ps(computed[1], each * dense, overlap.collective_sms, sm_count).T
-        return PassTimes(np.stack([*(part.T for part in slowed), 0 * extra[0]]), extra, extra, {})
+        return PassTimes(np.stack([*(part.T for part in slowed), 0 * extra[0]]), extra, extra, {}, between)
 
     def _scheduled(self, job: Job, closed: ClosedForm, passes: PassTimes) -> float:
         """Less than the step takes with such passes, if parameters and gradients take as long as their bytes."""
@@ -264,6 +330,17 @@ class LowerBounds:
     def _optimizers_ps(self, job: Job, closed: ClosedForm) -> F64:
         return closed.optimizers_ps(self._exchanges.parameters(job))
 
+    def _near_passes(
+        self, closed: ClosedForm, kinds: Sequence[float | str], prices: _KnownPrices
+    ) -> tuple[list[_Passes], bool]:
+        """(passes of layers by their loads, and of ends, in no less time; true if these are the closer ones)."""
+        keys = [(closed.layout_key, *closed.places, which) for which in kinds]
+        new = [(key, which) for key, which in zip(keys, kinds, strict=True) if key not in self._by_load]
+        for key, which in new:
+            if key not in self._near or self._near[key].outdated(closed.times):
+                self._near[key] = _Near.of(_scripts(closed.segments, which), closed, prices)
+        return [self._by_load[key] if key in self._by_load else self._near[key].passes for key in keys], not new
+
     def _closer_passes(self, job: Job, closed: ClosedForm, kinds: Sequence[float | str]) -> list[_Passes]:
         """Passes of layers by their loads, and of ends."""
         keys = [(closed.layout_key, *closed.places, which) for which in kinds]
@@ -272,9 +349,9 @@ class LowerBounds:
             for key, which in zip(keys, kinds, strict=True)
             if key not in self._by_load
         }
-        closed.prepare(script for pair in new.values() for script in pair)
+        closed.times.prepare(closed.communicated(script for pair in new.values() for script in pair))
         for key, pair in new.items():
-            self._by_load[key] = _passes(job, pair, closed.least_ps)
+            self._by_load[key] = _passes(job, pair, partial(closed.least_ps, price=closed.times.of))
         return [self._by_load[key] for key in keys]
 
 

@@ -13,7 +13,7 @@ Left out: slow GPUs and changed links (everything is as built), and folding: all
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple, cast
@@ -29,7 +29,7 @@ from fabrictwin.workload.job.rank_layout import Cells
 from fabrictwin.workload.layers.pass_script import Collective, Script
 from fabrictwin.workload.layers.stage_segments import Segment
 from fabrictwin.workload.step.closed_form_cache import CachedJob, CachedSegments
-from fabrictwin.workload.step.communication_times import CommunicationTimes, TimedFactory
+from fabrictwin.workload.step.communication_times import Asked, CommunicationTimes, TimedFactory
 from fabrictwin.workload.step.optimizer_step import OptimizerStep
 from fabrictwin.workload.step.pass_lowering import PassLowering
 from fabrictwin.workload.step.pipeline_schedule import Pass, Task, rules_of
@@ -39,6 +39,8 @@ from fabrictwin.workload.step.timed_pass import PassTime, TimedPass
 
 _GROUPS_PLAYED = 4  # of as many micro-batches as stages, before the rest is extrapolated
 _LEAST_PLAYED = 16
+
+Price = Callable[[Asked], float]  # the ps that a communication takes by itself
 
 
 @record
@@ -74,6 +76,13 @@ class Played:
     shift: float = 0.0  # by which micro-batches that were not played put off all of these but the first
 
 
+class Messages(NamedTuple):
+    """Times of what goes between stages, in ps."""
+
+    sends: F64  # [stages, 2] forward and back
+    slices: F64  # [stages] gathering a message's slices
+
+
 @record
 class PassTimes:
     """Times of passes in ps, [3, stages, chunks] each."""
@@ -82,14 +91,8 @@ class PassTimes:
     computed: F64  # of that compute
     extra: F64  # by which the last micro-batch's takes longer
     marks: dict[tuple[int, int], tuple[float, ...]]  # by stage and chunk, from the start of the last pass
+    messages: Messages  # between them
     played: dict[tuple[object, ...], Played] = field(default_factory=dict)  # of them, by what else it depends on
-
-
-class _Messages(NamedTuple):
-    """Times of what goes between stages, in ps."""
-
-    sends: F64  # [stages, 2] forward and back
-    slices: F64  # [stages] gathering a message's slices
 
 
 class _ChunkKind(NamedTuple):
@@ -126,6 +129,7 @@ class ClosedForm:
         self.lowering = PassLowering(self.context)
         self.kinds = [Pass.FORWARD, Pass.BACKWARD, *([Pass.WEIGHT] if self.context.split else [])]
         inside = int(np.bincount(job.placement.host_of_rank - job.placement.host_of_rank.min()).max())
+        self._asked: dict[Collective, list[Asked]] = {}
         # where in a host each stage begins: stages that begin alike lie alike
         self.offsets = [s * (self.layout.ranks // self.layout.pp) % inside for s in range(self.layout.pp)]
 
@@ -218,7 +222,7 @@ class ClosedForm:
                 if last is not None:
                     extra[final, s, chunk] = last.took - usual[final].took
                     marks[s, chunk] = last.marks
-        return PassTimes(took, computed, extra, marks)
+        return PassTimes(took, computed, extra, marks, self.messages(self.times.of))
 
     def _passes(self, stage: Stage, chunk: int) -> tuple[list[PassTime], PassTime | None]:
         """(a chunk's passes by their kind, the last micro-batch's final one where gradients go beside it)."""
@@ -250,20 +254,31 @@ class ClosedForm:
         return {s: (pairs(s, s + 1), pairs(s, s - 1)) for s in stages}
 
     @cached_property
-    def _messages(self) -> _Messages:
+    def _sends(self) -> dict[int, tuple[Asked, Asked]]:
+        """Messages of a stage forward and back."""
+        size, asked = self.context.message_bytes, self.factory.asked_send
+        return {s: (asked(ahead, size), asked(back, size)) for s, (ahead, back) in self._pairs.items()}
+
+    @property
+    def sends(self) -> list[Asked]:
+        """Messages between stages."""
+        return [each for both in self._sends.values() for each in both]
+
+    def messages(self, price: Price) -> Messages:
+        """Times of messages where each communication takes so long."""
         pp, size = self.layout.pp, self.context.message_bytes
         sends, slices = np.zeros((pp, 2)), np.zeros(pp)
         for stage in self.stages if pp > 1 else []:
             s = stage.number
-            if s not in self._pairs:
+            if s not in self._sends:
                 sends[s], slices[s] = sends[1], slices[1]
                 continue
-            sends[s] = [self.groups.factory.send(pairs, size, "send") for pairs in self._pairs[s]]
+            sends[s] = [price(each) for each in self._sends[s]]
             if self.context.sends_slices:
-                whole = Collective("slices", "all_gather", size * self.layout.tp)
-                made = self.groups.within(whole, s, stage.units, 0, stage.actors)
-                slices[s] = self.clock.durations[made[0][0]]
-        return _Messages(sends, slices)
+                slices[s] = price(
+                    self._within(Collective("slices", "all_gather", size * self.layout.tp), stage)[0]
+                )
+        return Messages(sends, slices)
 
     def play(self, passes: PassTimes, m: int, first: F64, more: int = 0) -> Played:
         """Times of passes of `m` micro-batches, whose first forwards take `first` [stages, chunks] ps more.
@@ -279,7 +294,7 @@ class ClosedForm:
             found = Played(
                 np.zeros((pp, chunks)), np.zeros((3, pp, chunks)), np.zeros((3, pp, chunks)), np.zeros(pp)
             )
-            times = passes.took, *self._messages, self.context.blocking, first, passes.extra
+            times = passes.took, *passes.messages, self.context.blocking, first, passes.extra
             late = cast(Any, play)(*rules, *times, m, more, found.opens, found.begin, found.end, found.over)
             assert late != NEVER, "a schedule waits for itself"
             passes.played[key] = replace(found, shift=float(late - found.over.max()))
@@ -307,22 +322,26 @@ class ClosedForm:
         """The first stage at each of these places."""
         return [self.stages[self.offsets.index(place)] for place in self.places]
 
-    def prepare(self, scripts: Iterable[Script]) -> None:
-        """Time together what these communicate at each place, and messages between stages."""
-        collectives = dict.fromkeys(each for script in scripts for each in script.collectives())
-        within = [
-            (each, ranks)
-            for each in collectives
-            for stage in self._placed
-            for ranks, _ in self.groups.ranks_within(each.group, stage.number, stage.units, stage.cell)
-        ]
-        size = self.context.message_bytes
-        self.factory.prepare(within, [(pairs, size) for both in self._pairs.values() for pairs in both])
+    def _within(self, collective: Collective, stage: Stage) -> list[Asked]:
+        """A pass's communication in one stage; none where groups are of one rank."""
+        groups = self.groups.ranks_within(collective.group, stage.number, stage.units, stage.cell)
+        return [self.factory.asked_collective(collective, ranks) for ranks, _ in groups]
 
-    def least_ps(self, collective: Collective) -> float:
+    def asked(self, collective: Collective) -> list[Asked]:
+        """A pass's communication in the first stage at each place."""
+        if collective not in self._asked:
+            self._asked[collective] = [one for stage in self._placed for one in self._within(collective, stage)]
+        return self._asked[collective]
+
+    def communicated(self, scripts: Iterable[Script]) -> list[Asked]:
+        """Return what these communicate at each place, and messages between stages."""
+        collectives = dict.fromkeys(each for script in scripts for each in script.collectives())
+        within = [one for each in collectives for one in self.asked(each)]
+        return [*within, *self.sends]
+
+    def least_ps(self, collective: Collective, price: Price) -> float:
         """The time in ps that a pass's communication takes by itself, in the stage where it takes least."""
-        made = [self.groups.within(collective, s.number, s.units, s.cell, s.actors) for s in self._placed]
-        return min(self.clock.durations[one[0][0]] if one else 0.0 for one in made)
+        return min(map(price, self.asked(collective)), default=0.0)
 
     def optimizers_ps(self, parameters: F64) -> F64:
         """[stages] ps of the optimizer behind a stage's passes, of those that can be last.

@@ -27,6 +27,7 @@ from fabrictwin.workload.step.timed_pass import PassTime
 
 Make = Callable[[I64, int], tuple[Communication, ...]]
 Place = tuple[I64, tuple[object, ...]]  # groups that stand for others, a key of how they lie on hosts
+_OVER_TREES = ("all_reduce", "gradients")
 
 
 @record
@@ -36,10 +37,20 @@ class Asked:
     category: str
     what: tuple[object, ...]  # the same for all sizes
     groups: I64
-    at: Place
+    place: Callable[[I64, bool], Place]
     size_bytes: int
     step: int  # bytes that sizes are multiples of
     make: Make
+
+    @property
+    def trees(self) -> bool:
+        """True where it may go over trees."""
+        return self.what[0] in _OVER_TREES
+
+    @cached_property
+    def at(self) -> Place:
+        """Who stands for all of its groups, and where they lie: what finding it takes is not little."""
+        return self.place(self.groups, self.trees)
 
     @cached_property
     def units(self) -> float:
@@ -103,13 +114,18 @@ class CommunicationTimes:
             return np.arange(len(groups))
         return self._rails.representatives(groups)
 
-    def place(self, groups: I64, *, trees: bool) -> Place:
+    def place(self, groups: I64, trees: bool) -> Place:
         """Return who stands for all of the groups, and where they lie; `trees`: they may communicate on trees."""
         key = groups.shape, groups.tobytes(), trees
         if key not in self._placed:
             some = groups[self._representatives(groups, trees=trees)]
             self._placed[key] = some, self.placement_key(some)
         return self._placed[key]
+
+    def knows(self, asked: Asked) -> bool:
+        """Return true if its time was found before, and where its groups lie."""
+        placed = (asked.groups.shape, asked.groups.tobytes(), asked.trees) in self._placed
+        return placed and all(key in self._known for key in asked.keys)
 
     def of(self, asked: Asked) -> float:
         """The ps that one takes: between the powers of two times its step around the size, linearly."""
@@ -125,6 +141,11 @@ class CommunicationTimes:
             self.prepare([asked])
         ends = [self._known[key] for key in keys]
         return share * (ends[0] + (ends[-1] - ends[0]) * (units - low) / low)
+
+    @property
+    def found(self) -> int:
+        """Number of times that are known."""
+        return len(self._known)
 
     def prepare(self, asked: Iterable[Asked]) -> None:
         """Find what is not known of these, bound to the fabric together: that costs less than one by one."""
@@ -153,23 +174,18 @@ class TimedFactory:
         # by the array, which is kept so that it stays the one
         self._places: dict[tuple[int, bool], tuple[I64, Place]] = {}
 
-    def _place(self, groups: I64, *, trees: bool = False) -> Place:
+    def _place(self, groups: I64, trees: bool) -> Place:
         """The place of groups that are asked about again and again."""
         key = id(groups), trees
         if key not in self._places:
-            self._places[key] = groups, self.times.place(groups, trees=trees)
+            self._places[key] = groups, self.times.place(groups, trees)
         return self._places[key][1]
-
-    def prepare(self, collectives: Iterable[tuple[Collective, I64]], messages: Iterable[tuple[I64, int]]) -> None:
-        """Find together the times of collectives on groups, and of messages of so many bytes between pairs."""
-        asked = [self._collective(*one) for one in collectives]
-        self.times.prepare([*asked, *(self._send(*one) for one in messages)])
 
     def collective(self, collective: Collective, groups: I64, name: str) -> float:
         """A collective of a pass."""
-        return self.times.of(self._collective(collective, groups))
+        return self.times.of(self.asked_collective(collective, groups))
 
-    def _collective(self, collective: Collective, groups: I64) -> Asked:
+    def asked_collective(self, collective: Collective, groups: I64) -> Asked:
         size, n = collective.size_bytes, groups.shape[1]
         if collective.kind != "all_to_all":
             element = 2 if size % 2 == 0 else 1
@@ -178,7 +194,7 @@ class TimedFactory:
         def make(some: I64, size: int) -> tuple[Communication, ...]:
             return (self._made.exchange(some, size // n, "exchange"),)
 
-        return Asked("ep", ("all_to_all",), groups, self._place(groups), size, 2 * n, make)
+        return Asked("ep", ("all_to_all",), groups, self._place, size, 2 * n, make)
 
     def ring(self, kind: Kind, groups: I64, size_bytes: int, name: str, element_bytes: int = 2) -> float:
         """A collective of gradients or parameters, once a step."""
@@ -191,18 +207,17 @@ class TimedFactory:
         if kind == "reduce_scatter" and self.times.library is None:
             kind = "all_gather"  # backwards: the same bytes over the same edges in as many steps
         what = (kind, element_bytes)
-        at = self._place(groups, trees=kind == "all_reduce")
-        return Asked(category, what, groups, at, size_bytes, element_bytes * groups.shape[1], make)
+        return Asked(category, what, groups, self._place, size_bytes, element_bytes * groups.shape[1], make)
 
     def send(self, pairs: I64, size_bytes: int, name: str) -> float:
         """Messages between stages."""
-        return self.times.of(self._send(pairs, size_bytes))
+        return self.times.of(self.asked_send(pairs, size_bytes))
 
-    def _send(self, pairs: I64, size_bytes: int) -> Asked:
+    def asked_send(self, pairs: I64, size_bytes: int) -> Asked:
         def make(some: I64, size: int) -> tuple[Communication, ...]:
             return (self._made.send(some, size, "send"),)
 
-        return Asked("pp", ("send",), pairs, self._place(pairs), size_bytes, 1, make)
+        return Asked("pp", ("send",), pairs, self._place, size_bytes, 1, make)
 
     def gradients(self, groups: I64, size_bytes: int, name: str) -> tuple[float, ...]:
         """A gradient all-reduce, its phases together."""
@@ -212,5 +227,5 @@ class TimedFactory:
             return self._made.gradients(some, size, name)
 
         what = ("gradients", chosen.algorithm, chosen.channels, element)
-        at = self.times.place(groups, trees=True)
-        return (self.times.of(Asked("dp", what, groups, at, size_bytes, element * groups.shape[1], make)),)
+        step = element * groups.shape[1]
+        return (self.times.of(Asked("dp", what, groups, self._place, size_bytes, step, make)),)

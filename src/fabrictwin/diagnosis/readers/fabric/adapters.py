@@ -21,7 +21,7 @@ OPENS_SWITCH = (
     r"^psu\d\.(?:status|dc|fan|power|temp)\b[^:|]{0,12}:|^fans\s*: \w+\s*$"  # -o status
 )
 OPENS_SYSFS = (
-    r"^\S*/sys/\S+/(?:infiniband|net)/\S+|"
+    r"^\S*/sys/\S+/(?:infiniband|net)/\S+|^==> \S*/infiniband/\S+ <==$|"
     r"^(?:\./)?(?:infiniband/)?(?:mlx|ib|roce|rdmap|hfi|irdma|bnxt)[\w.]*/ports/\d+/"
 )
 HOT_ASIC = (
@@ -65,6 +65,8 @@ class Ibstat(LineReader):
             self.sink.add("hca.firmware", value, Subject(device=self._device))
         elif name == "CA type":
             self.sink.add("hca.type", value, Subject(device=self._device))
+        elif name == "System image GUID":
+            self.sink.add("hca.card", value, Subject(device=self._device))
         return bool(re.match(r"[A-Z#][\w ]{0,40}$", name))
 
 
@@ -132,8 +134,13 @@ class Devinfo(LineReader):
             self.sink.add("hca.firmware", value, Subject(device=self._device))
         elif name == "node_guid":
             self.sink.add("hca.guid", value, Subject(device=self._device))
+        elif name == "sys_image_guid":
+            self.sink.add("hca.card", value, Subject(device=self._device))
+        elif name == "phys_state":
+            self.sink.add("hca.physical", value.split(" (")[0], about)
         elif name == "active_width":
-            self.sink.add("hca.width", value.split(" ")[0], about)
+            lanes = re.match(r"(\d{1,2})X", value)
+            self.sink.add("hca.width", int(lanes[1]) if lanes else 0, about)
         elif name == "active_speed":
             self.sink.add("hca.speed", value, about)
         elif name == "GID":
@@ -219,16 +226,29 @@ class SwitchInfo(LineReader):
 
 
 class SysfsTree(LineReader):
-    """Reads files of /sys/class/infiniband as `path:value`."""
+    """Reads files of /sys/class/infiniband as `path:value`, or each below its path as head and tail print them."""
 
     _PATH = re.compile(
         r"\S*?([\w.-]+)/ports/(\d+)/"
-        r"(?:(counters|hw_counters)/(\w+)|(state|phys_state|rate|link_layer))\s*[: ]\s*(.*)$"
+        r"(?:(counters|hw_counters)/(\w+)|(state|phys_state|rate|link_layer))\s*[:= ]\s*(.*)$"
     )
+    _OF_DEVICE = re.compile(r"\S*/infiniband/([\w.-]+)/(hca_type|sys_image_guid|fw_ver)\s*[:= ]\s*(\S+)$")
+    _KINDS = {"hca_type": "hca.type", "sys_image_guid": "hca.card", "fw_ver": "hca.firmware"}  # noqa: RUF012
+    _headed = ""  # the path whose value the next line is
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is no file of such a tree."""
         bare = text.strip()
+        head = re.fullmatch(r"==> (\S+) <==", bare)
+        if head is not None or not bare:
+            self._headed = head[1] if head else ""
+            return True
+        if self._headed:
+            bare, self._headed = f"{self._headed}:{bare}", ""
+        of_device = self._OF_DEVICE.match(bare)
+        if of_device is not None:
+            self.sink.add(self._KINDS[of_device[2]], of_device[3], Subject(device=of_device[1]))
+            return True
         found = self._PATH.match(bare)
         running = re.match(r"\S*/net/([\w.-]+)/operstate\s*[: ]\s*(up|down)$", bare)
         if running is not None:
@@ -253,7 +273,7 @@ class SysfsTree(LineReader):
             rate = re.match(r"([\d.]+) Gb/sec \((\d+)X(?: (\w+))?", value)
             if rate is not None and rate[1].count(".") < 2:
                 self.sink.add("hca.rate-gbps", float(rate[1]), about)
-                self.sink.add("hca.width", rate[2], about)
+                self.sink.add("hca.width", int(rate[2][:3]), about)
         elif name == "link_layer":
             self.sink.add("hca.layer", value, about)
         return True

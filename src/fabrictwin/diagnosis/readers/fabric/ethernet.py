@@ -29,6 +29,16 @@ OPENS_RDMA = r"^link \S+/\d+ (?:state|subnet|rx_|tx_|\w+ \d+)|^\d+/\d+: \S+/\d+:
 _PAUSES = re.compile(
     r"(?:port\.)?([rt]x)_(?:pfc_ena_frames_pri([0-7])|pause_prio_([0-7])|priority_([0-7])_xoff)(?:\.nic)?$"
 )
+_NAMES = {
+    "link_down_events": "link_down_events_phy",  # bnxt_en
+    **{f"rx_discard_packets_cos{one}": f"rx_prio{one}_discards" for one in range(8)},
+    # bnxt_re's of its RDMA device
+    "to_retransmits": "local_ack_timeout_err",
+    "seq_err_naks_rcvd": "packet_seq_err",
+    "max_retry_exceeded": "req_transport_retries_exceeded",
+    "oos_drop_count": "out_of_sequence",
+    "rnr_naks_rcvd": "rnr_nak_retry_err",
+}
 
 
 _KERNELS = re.compile(
@@ -80,7 +90,7 @@ class Ethtool(LineReader):
         if count is not None:
             if int(count[1]):
                 name = _PAUSES.sub(lambda way: f"{way[1]}_priority{way[2] or way[3] or way[4]}_pause", name)
-                self.sink.add("port.counter", (name, int(count[1])), about)
+                self.sink.add("port.counter", (_NAMES.get(name, name), int(count[1])), about)
         elif name == "Speed":
             rate = re.match(r"(\d+)Mb/s", value)
             if rate is not None:
@@ -192,4 +202,4 @@ class Rdma(LineReader):
     def _count(self, text: str) -> None:
         for name, value in re.findall(r"(\w+) (\d{1,20})", text):
             if int(value):
-                self.sink.add("port.counter", (name, int(value)), self._about)
+                self.sink.add("port.counter", (_NAMES.get(name, name), int(value)), self._about)

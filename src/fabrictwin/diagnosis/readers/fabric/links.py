@@ -26,7 +26,7 @@ _PLAIN = re.compile(
 )
 _LINKINFO = re.compile(
     r"(?:(0x[0-9a-f]+)(?: \"\s*(.*?)\")?\s+)?(\d+)\s+(\d+)\[\s*\]\s*==\(\s*(.*?)\s*\)==>\s*"
-    r"(?:(?:0x[0-9a-f]+\s+)?(\S+)\s+(\d+)\[\s*\] \"(.*?)\")?\s*(\(.*)?$"
+    r"(?:(?:0x[0-9a-f]+\s+)?(\S+)\s+(\d+)\[\s*\] \"(.*?)\"|\[\s*\] \"\")?\s*(\(.*)?$"
 )
 _RATE = re.compile(r"(\d+)X\s+([\d.]+) Gbps\s+(\S+)/\s*(\S+)")
 
@@ -102,6 +102,9 @@ class Links(LineReader):
                 self.sink.add("port.state", (rate[3], rate[4]), about)
         else:
             self.sink.add("fabric.no-link", (0, middle), about)
+            states = re.fullmatch(r"(\S+?)\s*/\s*(\S+)", middle)
+            if states is not None:
+                self.sink.add("port.state", (states[1], states[2]), about)
         could = re.search(r"Could be ([^)]*)", remark or "")
         if could is not None and could[1].strip():
             self.sink.add("fabric.could-be", could[1].strip(), about)

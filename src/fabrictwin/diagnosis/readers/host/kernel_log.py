@@ -33,7 +33,7 @@ LOCAL_INTERFACE = re.compile(
 MARKS = (
     "Xid", "SXid", "NVSwitch", "peer", "segfault", "mlx5", "carrier", "ink is ", "link status", "running without",
     "available PCIe", "IOMMU", "version", "rror", "Killed", "The NVIDIA GPU", "fallen off the bus",
-    "fabricmanager", "Failed to start", "fault", "[ERROR]", "[FATAL]", "IMEX",
+    "fabricmanager", "Failed to start", "fault", "00000030:", "[ERROR]", "[FATAL]", "IMEX",
 )  # fmt: skip
 _DETAIL = re.compile(r"\s*(?:\[ ?\d+\]|device \[)")  # rows below an error of PCIe
 _OF_SEVERAL_LINES = frozenset(("The NVIDIA GPU", "fallen off the bus", "IMEX", "link status"))
@@ -41,6 +41,9 @@ _OF_SEVERAL_LINES = frozenset(("The NVIDIA GPU", "fallen off the bus", "IMEX", "
 _BONDED = re.compile(
     r"(?:\(slave ([\w.@-]+)\): )?link status (definitely )?(up|down)(?: for interface ([\w.@-]+))?"
 )
+
+# the last row of mlx5_ib's dump of a completion: byte 54 is the vendor's syndrome, byte 55 the syndrome
+_CQE = re.compile(r"\b00000030: (?:[0-9a-f]{2} ){6}([0-9a-f]{2}) ([0-9a-f]{2})(?: [0-9a-f]{2}){8}\b")
 
 
 class KernelLog(LineReader):
@@ -51,6 +54,7 @@ class KernelLog(LineReader):
         self._lost: dict[str, Place] = {}  # links of bonds that went down, while they are
         self._speakers: dict[str, str] = {}  # by links: whose words on them are heard
         self._named = ""  # the GPU that a message of several lines began with
+        self._last: dict[Subject, tuple[str, Place]] = {}  # what each link did last, where it said so
         self._is_imex = False  # the log is of the IMEX daemon
         self.is_idle = False  # the last line left nothing here, and no other of its shape will
         self.is_repeatable = True  # what the last line left lies in itself alone
@@ -117,6 +121,7 @@ class KernelLog(LineReader):
                 ),
                 self._io_fault,
             ),
+            ("00000030:", _CQE, self._cqe),
             ("[ERROR]", re.compile(r"\[ERROR\] \[tid \d+\] (.*)"), self._daemon),
             ("[FATAL]", re.compile(r"\[FATAL\] \[tid \d+\] (.*)"), self._daemon),
             ("IMEX", re.compile(r"\b(IMEX)\b"), self._imex),
@@ -156,10 +161,10 @@ class KernelLog(LineReader):
 
     def _peermem(self, found: re.Match[str], text: str) -> None:
         said = text[found.start() :]
-        if re.search(r"(?i)invalid context|error|failed|disagrees|Unknown symbol|Invalid argument", said):
+        if "module verification" in said or "loading out-of-tree" in said:
+            self.sink.add("peermem.loaded", True)  # a module that nobody signed is loaded all the same
+        elif re.search(r"(?i)invalid context|error|failed|disagrees|Unknown symbol|Invalid argument", said):
             self.sink.add("peermem.error", re.sub(r"0x[0-9a-f]+|\d{4,}", "#", said)[:160])
-        elif "module verification" in said or "loading out-of-tree" in said:
-            self.sink.add("peermem.loaded", True)
 
     def _segfault(self, found: re.Match[str], _text: str) -> None:
         self.sink.add("segfault", (found[1].split(" ")[-1], found[2]))
@@ -173,7 +178,7 @@ class KernelLog(LineReader):
         elif module is not None:
             self.sink.add("mlx5.cable", module[3][:60], about)
         elif port is not None:
-            self.sink.add("link.event", (port[2] or port[3] or "").lower(), about)
+            self._event((port[2] or port[3] or "").lower(), about)
         elif (
             re.search(
                 r"(?i)health|fatal|fw_fatal|recover|timeout|failed|err(?:or)?\b|corrupt|bad system state", said
@@ -191,7 +196,11 @@ class KernelLog(LineReader):
     def _link(self, name: str, state: str, speaker: str) -> None:
         """Keep what a link did; a driver and a bond say the same of one link, and the first of them is heard."""
         if self._speakers.setdefault(name, speaker) == speaker:
-            self.sink.add("link.event", state, Subject(device=name))
+            self._event(state, Subject(device=name))
+
+    def _event(self, state: str, about: Subject) -> None:
+        self.sink.add("link.event", state, about)
+        self._last[about] = (state, self.sink.here())
 
     def _bonded(self, found: re.Match[str], _text: str) -> None:
         name = (found[1] or found[4] or "").rstrip(".")
@@ -210,6 +219,9 @@ class KernelLog(LineReader):
         bus = re.search(r"GPU (?:at )?(?:PCI:)?([0-9a-f]{4}:[0-9a-f:.]+)", text)
         name = bus[1] if bus else self._named
         self.sink.add("xid", 79, Subject(device=f"GPU {name}" if name else "a GPU"))
+
+    def _cqe(self, found: re.Match[str], _text: str) -> None:
+        self.sink.add("verbs.failed", f"error cqe: syndrome 0x{found[2]}, vendor's 0x{found[1]}")
 
     def _io_fault(self, found: re.Match[str], _text: str) -> None:
         self.sink.add("iommu.fault", True, Subject(device=found[1] or found[2]))
@@ -247,7 +259,9 @@ class KernelLog(LineReader):
             self._manager(found, text)
 
     def close(self) -> None:
-        """Keep links that stayed down, and say that a log was read: no message of trouble is evidence too."""
+        """Keep what links did last, and say that a log was read: no message of trouble is evidence too."""
         for name, place in self._lost.items():
             self.sink.add("bond.lost", True, Subject(device=name), place=place)
+        for about, (state, place) in self._last.items():
+            self.sink.add("link.last", state, about, place=place)
         self.sink.add("kernel.read", True, place=Place(self.sink.file, 0))

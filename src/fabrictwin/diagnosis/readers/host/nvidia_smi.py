@@ -51,6 +51,7 @@ class TopologyMatrix(LineReader):
     def __init__(self, sink: Sink) -> None:
         super().__init__(sink)
         self._heads: list[str] = []
+        self._numbered = False  # a GPU's own NUMA node stands last in its row
 
     def line(self, text: str) -> bool:
         """Take a line; False after the matrix and its legend."""
@@ -59,8 +60,11 @@ class TopologyMatrix(LineReader):
             return True
         if words[0] == "GPU0" and not self._heads:
             self._heads = [word for word in words if re.match(r"GPU\d+$|NIC\d+$|mlx5_\w+$|ib\w+$", word)]
+            self._numbered = bool(re.search(r"GPU NUMA ID\s*$", text))
             return True
         if re.match(r"(?:GPU\d+|NIC\d+|mlx5_\w+)$", words[0]) and len(words) > 1:
+            if self._numbered and words[0].startswith("GPU") and words[-1].isdigit():
+                self.sink.add("smi.coherent", words[-1], Subject(device=words[0]))
             for head, cell in zip(self._heads, words[1:], strict=False):
                 if cell in _PEERS and head.startswith("GPU"):  # topo -p2p
                     self.sink.add("smi.peer", (head, cell), Subject(device=words[0]))

@@ -21,6 +21,8 @@ _ADAPTER = re.compile(
     r"^0207: |^0200: 15b3:"  # -n: numbers alone
 )
 _GPU = re.compile(r"(?i)(?:3D|VGA|Display)[\w ]* controller.*nvidia|3D controller.*nvidia|^030[0-9a-f]: 10de:")
+# NVSwitches of A100 and H100 baseboards, by their numbers, or by what the database calls them
+_NVSWITCH = re.compile(r"10de:(?:1af1|22a3)\b|NVIDIA Corporation (?:Device (?:1af1|22a3)\b|.*NVSwitch)")
 _NAMED = re.compile(r"\[(?![0-9a-f]{4}(?::[0-9a-f]{4})?\])([^\]]+)\]")  # as sold, not a number of class or device
 
 
@@ -46,6 +48,8 @@ class Lspci(LineReader):
             whole = f"{found[2]}: {found[3]}"
             self._kind = "gpu" if _GPU.search(whole) else "nic" if _ADAPTER.search(whole) else ""
             self._bridge, self._able = "bridge" in found[2].lower(), (0.0, 0)
+            if self._bridge and _NVSWITCH.search(whole):
+                self.sink.add("pci.nvswitch", True, self._about())
             if self._kind:
                 named = _NAMED.search(found[3])
                 self.sink.add(f"pci.{self._kind}", named[1] if named else found[3][:80], self._about())

@@ -21,10 +21,15 @@ ROW_BEGINS = re.compile(
     r"^\s*\d+\s+\d+\s+(?:float|double|half|bfloat16|u?int\d+|fp8_\w+|f8\w+)\b[^:]*?"
     r"(?=\s*[A-Za-z][\w.-]*:\d+:\d+ \[|\s+\d[\w.-]*:\d+:\d+ \[|$)"
 )
+# a launcher's name of the rank before each piece that it writes: its rows have several
+_TAG = re.compile(r"(?<!\S)\[\d{1,6}\](?=\s)|(?<=\d)\[\d{1,6}\](?=\s)")
+COLUMNS_WITH_ROOT = 9  # numbers of a row: the root, and time, two rates and wrong ones, twice
 _MIB_TO_GBPS = 8 * 2**20 / 1e9
 OPENS_NCCL_TESTS = (
     r"^# (?:nThread \d+ nGpus|nccl-tests version|Collective test starting)|^#\s+size\s+count\s+type|"
-    r"^# (?:Out of bounds values|Avg bus bandwidth)\s*:|^#\s+Rank\s+\d+ .*Pid\s+\d+ on "
+    r"^# (?:Out of bounds values|Avg bus bandwidth)\s*:|^#\s+Rank\s+\d+ .*Pid\s+\d+ on |"
+    # the rest of a table whose head was left out
+    r"^\s*\d+\s+\d+\s+(?:float|double|half|bfloat16|u?int\d+|fp8_\w+|f8\w+)\s+(?:sum|prod|max|min|avg|mulsum|none)\s"
 )
 OPENS_PERFTEST = r"^\s*(?:RDMA_|Send |Atomic |Write |Read ).*(?:BW|Latency) Test\s*$|^\s*#bytes\s+#iterations"
 
@@ -36,6 +41,7 @@ class NcclTests(LineReader):
         super().__init__(sink)
         self.test, self.ranks = "", 0
         self.redop = self.root = False
+        self.is_headed = False
         self._half = ""
         self._hosts: dict[str, None] = {}
         self._first = ""  # the process that said it is rank 0, until a row comes
@@ -76,7 +82,7 @@ class NcclTests(LineReader):
             self._end_run()
             self.test, self.ranks = found[1], 0
         elif re.match(r"#\s+size\s+count\s+type", text):
-            self.redop, self.root = " redop" in text, " root" in text
+            self.redop, self.root, self.is_headed = " redop" in text, " root" in text, True
         else:
             more = re.match(r"#\s+\.\.\. and (\d+) more", text)
             average = re.search(r"Avg bus bandwidth\s*:\s*([\d.]+)", text)
@@ -91,13 +97,14 @@ class NcclTests(LineReader):
         return True
 
     def _row(self, text: str) -> bool:
-        found = _ROW.match(text)
+        found = _ROW.match(_TAG.sub(" ", text) if "[" in text else text)
         if found is None:
             return False
         self._first = ""
         size, count, rest = int(found[1]), int(found[2]), found[4].split()
         numbers = [word for word in rest if re.fullmatch(r"-?[\d.]{1,30}(?:e[+-]?\d{1,2})?|N/A", word)]
-        if self.root and numbers and re.fullmatch(r"-?\d+", numbers[0]):
+        rooted = self.root if self.is_headed else len(numbers) == COLUMNS_WITH_ROOT
+        if rooted and numbers and re.fullmatch(r"-?\d+", numbers[0]):
             numbers = numbers[1:]
         try:
             time, alg, bus = (float(number) for number in numbers[:3])
@@ -142,6 +149,8 @@ class Perftest(LineReader):
         self.test = self.device = ""
         self.gigabits, self.latency, self.rows = False, False, 0
         self.ethernet, self.local = False, False  # the link layer; whose address was printed last
+        self._run: tuple[str, int, float, str] | None = None  # test, largest size and its rate, connection
+        self._runs, self._connection = 0, ""
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -151,6 +160,7 @@ class Perftest(LineReader):
         add = self.sink.add
         named = re.match(r"((?:RDMA_|Send |Atomic ).*?(?:BW|Latency)) Test$", text)
         if named is not None:
+            self._end()
             self.test = named[1]
         elif text.startswith("#bytes"):
             self.gigabits, self.latency = "Gb/sec" in text, "usec" in text
@@ -160,6 +170,8 @@ class Perftest(LineReader):
             for name, value in re.findall(r"([A-Z][\w .]*?)\s*:\s+(\S+)", text):
                 if name == "Device":
                     self.device = value
+                elif name in ("Number of qps", "Connection type"):
+                    self._connection = value if name[0] == "N" else f"{self._connection} {value}"
                 elif name in ("Mtu", "Link type", "Transport type"):
                     add("perftest.option", (name, value), Subject(device=self.device))
                     self.ethernet = value == "Ethernet" if name == "Link type" else self.ethernet
@@ -185,3 +197,18 @@ class Perftest(LineReader):
         average = float(words[3])
         rate = average if self.gigabits else average * _MIB_TO_GBPS
         self.sink.add("perftest.rate", (self.test, size, round(rate, 3)), Subject(device=self.device))
+        if self._run is None or size >= self._run[1]:
+            self._run = (self.test, size, round(rate, 3), self._connection)
+
+    def _end(self) -> None:
+        """Keep what a run reached at its largest size."""
+        if self._run is not None:
+            self._runs += 1
+            self.sink.add(
+                "perftest.run", (*self._run, f"{self.sink.file} {self._runs}"), Subject(device=self.device)
+            )
+        self._run, self.device, self._connection = None, "", ""
+
+    def close(self) -> None:
+        """Keep the last run."""
+        self._end()

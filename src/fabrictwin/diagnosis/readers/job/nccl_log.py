@@ -38,12 +38,17 @@ _GDR_FAR = re.compile(
 )
 _MADE = re.compile(r"name=(\S+) speed=(\d+) ndevs=(\d+)")
 _CHANNEL = re.compile(
-    r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(send|receive)\])? via (NET/[\w ]+/\d+|[^\s(]+)"
+    # old releases say Ring
+    r"(?:Channel|Ring) \d+(?:/\d+)? : (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?(?: \[(send|receive)\])? "
+    r"via (NET/[\w ]+/\d+|[^\s(]+)"
     # a proxy on another GPU of the host sends (PXN): its rank stands between
     r"(?:\(\d+\))?([\w/]*)"
 )
 _SET = re.compile(r"(NCCL_\w+) set (?:by environment )?to (.*)")
-_NVL = re.compile(r"\+ (NVL|PCI)\[([\d.]+)\] - (GPU|NVS|NIC)/?(\S*)")
+_PATH = re.compile(r"NET/[\w-]+ \(\d+/[\d.]+/(\w+)\)")
+_NVL = re.compile(r"\+ (NVL|PCI)\[([\d.]+)\] - (GPU|NVS|NIC|PCI)/?(\S*)")
+# of a device without a port above it: the parent's link, which sysfs has of ports alone
+_NO_PORT = re.compile(r"could not read /sys/devices/\S*/([0-9a-f:]+\.\d)/\.\./max_link_(?:speed|width)")
 _CALL = re.compile(
     r"(\w+): opCount ([0-9a-f]+) sendbuff \S+ recvbuff \S+ (?:acc \S+ )?count (\d+) datatype (\d+) op (\d+) "
     r"root (-?\d+) comm (0x\w+) \[nranks=(\d+)\]"
@@ -69,6 +74,7 @@ class Thread:
     device: str
     rank: int = -1
     gpu: str = ""  # whose links the print of the system is at
+    switch: tuple[str, float] = ("", 0.0)  # the PCI switch that it is behind, and its own link's rate
     subject: Subject = field(default=Subject())
 
 
@@ -84,6 +90,7 @@ class NcclLog(LineReader):
         self._said: dict[tuple[str, str, str, int], deque[tuple[int, str]]] = {}
         self._by_word: dict[str, Callable[[Thread, str], None]] = {
             "Channel": self._channel,
+            "Ring": self._channel,
             "NET/IB": self._net_ib,
             "NET/IB:": self._net_ib,
             "NET/Socket": self._net_socket,
@@ -100,6 +107,7 @@ class NcclLog(LineReader):
             "Pattern": self._pattern,
             "+": self._link,
             "===": self._system,
+            "Topology": self._no_port,
             "NCCL": self._version,
             "Attribute": self._attribute,
             "Initialized": self._initialized,
@@ -306,11 +314,30 @@ class NcclLog(LineReader):
         kind, rate, far, name = found.groups()
         if kind == "PCI":
             thread.gpu = name if far == "GPU" else ""
+            if far == "PCI":
+                thread.switch = (name, float(rate))
+            elif thread.switch[0]:
+                uplink = (*thread.switch, f"{far}/{name}", float(rate))
+                self.sink.add("nccl.uplink", uplink, Subject(thread.host, device=f"{far}/{name}"))
         elif thread.gpu:
             value = (f"{far}/{name}", float(rate))
             self.sink.add("nccl.nvlink", value, Subject(thread.host, device=f"GPU/{thread.gpu}"))
 
+    def _paths(self, thread: Thread, message: str) -> None:
+        """Keep how far a GPU is from each network, as the print of all paths has it."""
+        name, colon, ways = message.partition(" :")
+        networks = tuple(_PATH.findall(ways)) if colon else ()
+        if networks:
+            kinds = ("switched" if " NVS/" in ways else "", *sorted(set(networks)))
+            self.sink.add("nccl.networks", (len(networks), *kinds), Subject(thread.host, device=name))
+
+    def _no_port(self, thread: Thread, message: str) -> None:
+        found = _NO_PORT.search(message)
+        if found is not None:
+            self.sink.add("nccl.no-port", found[1], Subject(thread.host, device=found[1]))
+
     def _system(self, thread: Thread, message: str) -> None:
+        thread.switch = ("", 0.0)
         found = re.match(r"=== System : maxBw ([\d.]+) totalBw ([\d.]+)", message)
         if found is not None:
             self.sink.add("nccl.system", (float(found[1]), float(found[2])), Subject(thread.host))
@@ -403,6 +430,9 @@ class NcclLog(LineReader):
             return
         if message.startswith("NET/") and "GPU Direct RDMA" in message:
             self._net_ib(thread, message)  # of a plugin by another name
+            return
+        if message.startswith("GPU/"):
+            self._paths(thread, message)
             return
         returned = _RETURNED.match(message)
         if returned is not None:

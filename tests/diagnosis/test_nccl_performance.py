@@ -1,0 +1,114 @@
+"""What NCCL's log and the tables of its tests tell of bandwidth that is lost, in pieces as people post them."""
+
+from __future__ import annotations
+
+import pytest
+
+from fabrictwin.diagnosis.diagnose import Diagnosis, judged
+from fabrictwin.diagnosis.finding import Severity
+from fabrictwin.diagnosis.readers.reading import read_text
+
+
+def diagnosed(text: str) -> Diagnosis:
+    return judged(read_text(text), twin=False)
+
+
+def decided(text: str) -> list[str]:
+    return [one.id for one in diagnosed(text).findings if one.severity > Severity.QUESTION]
+
+
+def row(size: int, rate: float, between: str = "") -> str:
+    return f"{size:12} {size // 4:12} float sum -1{between} 100.0 {rate} {rate} 0{between} 100.0 {rate} {rate} 0"
+
+
+def table(*rates: float, between: str = "") -> str:
+    return "\n".join(row((32 << 20) << step, rate, between) for step, rate in enumerate(rates))
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ((20.0, 22.0, 22.5, 12.0, 11.8), ["bandwidth-collapse"]),  # half, and it stays there
+        ((20.0, 22.0, 22.5, 22.0, 12.0), []),  # one row that is not below half
+        ((20.0, 22.0, 22.5, 12.0, 22.0), []),
+    ],
+)
+def test_bandwidth_that_falls_and_stays_low_has_collapsed(rates, expected):
+    assert decided(table(*rates)) == expected
+
+
+def test_rows_without_their_head_are_read_by_their_columns():
+    facts = read_text(table(20.0, 22.0)).of("bench.row")
+    assert [fact.parts[4] for fact in facts] == [20.0, 22.0]
+
+
+def test_a_rank_before_each_piece_of_a_row_is_none_of_its_numbers():
+    text = "\n".join(f"[0]{line}" for line in table(20.0, 18.0, 5.0, between="[0]").split("\n"))
+    assert [fact.parts[4] for fact in read_text(text).of("bench.row")] == [20.0, 18.0, 5.0]
+
+
+def test_a_table_that_a_text_quotes_loses_the_ranks_before_its_lines():
+    text = "\n".join(
+        ["I run four nodes with", "", "srun --label", *(f" 0: {line}" for line in table(*[20.0] * 7).split("\n"))]
+    )
+    assert len(read_text(text).of("bench.row")) == 7
+
+
+def log(*messages: str) -> str:
+    return "\n".join(f"node-1:10:20 [0] NCCL INFO {message}" for message in messages)
+
+
+def test_a_port_that_an_emulator_made_is_a_bottleneck_to_nccl():
+    behind = ("             + PCI[48.0] - GPU/0-68000 (8)",)
+    assert decided(log("+ PCI[0.2] - PCI/0-65000 (104c823200000000)", *behind)) == ["vm-topology"]
+    assert decided(log("+ PCI[6.0] - PCI/0-65000 (104c823200000000)", *behind)) == ["pci-narrow"]
+    assert decided(log("+ PCI[24.0] - PCI/0-65000 (104c823200000000)", *behind)) == []
+
+
+def test_a_device_without_a_port_above_it_is_one_of_a_virtual_machine():
+    said = "Topology detection : could not read /sys/devices/pci0000:03/0000:03:01.0/../max_link_speed, ignoring"
+    assert decided(log(said)) == ["vm-topology"]
+    assert decided(log("NCCL_TOPO_FILE set by environment to /etc/topo.xml", said)) == []
+    alone = "comm 0x1 rank 0 nRanks 8 nNodes 1 localRanks 8 localRank 0 MNNVL 0"
+    assert decided(log(alone, said)) == []
+
+
+@pytest.mark.parametrize(
+    ("ways", "expected"),
+    [
+        ("NVS/0-0 (1/370.8/NVL) NET/0-0 (4/12.0/PHB) NET/0-1 (5/24.0/PHB)", ["vm-topology"]),
+        ("NVS/0-0 (1/370.8/NVL) NET/0-0 (4/12.0/PIX) NET/0-1 (5/24.0/PHB)", []),
+        ("NET/0-0 (4/12.0/PHB) NET/0-1 (5/24.0/SYS)", []),  # boards without switches
+    ],
+)
+def test_hosts_with_nvswitch_have_a_network_beside_a_gpu(ways, expected):
+    assert decided(log(f"GPU/5000 :GPU/0-4000 (2/370.8/NVL) CPU/0-0 (2/24.0/PHB) {ways}")) == expected
+
+
+def test_old_releases_name_rings_where_newer_ones_name_channels():
+    ways = read_text(log("Ring 00 : 3[b01000] -> 4[201000] [send] via NET/Socket/0")).of("nccl.way")
+    assert [fact.parts[0] for fact in ways] == ["NET/Socket/0"]
+
+
+def test_adapters_far_from_boards_without_nvswitch_are_a_question():
+    heads = "\tGPU0\tGPU1\tNIC0\tNIC1\tNIC2\tNIC3\tCPU Affinity"
+    rows = ["GPU0\t X \t{0}\tSYS\tSYS\tSYS\tSYS\t0-15", "GPU1\t{0}\t X \tSYS\tSYS\tSYS\tSYS\t0-15"]
+    found = {way: diagnosed("\n".join([heads, *rows]).format(way)).findings[0] for way in ("SYS", "NV18")}
+    assert {one.id for one in found.values()} == {"vm-topology"}
+    assert {way: one.severity for way, one in found.items()} == {
+        "SYS": Severity.QUESTION,
+        "NV18": Severity.WARNING,
+    }
+
+
+@pytest.mark.parametrize(
+    ("gpu", "expected"), [("NVIDIA GB10", []), ("NVIDIA GeForce RTX 4090", []), ("NVIDIA L40S", ["gdr-off"])]
+)
+def test_gpus_that_adapters_never_reach_are_not_at_fault(gpu, expected):
+    rank = f"#  Rank  1 Group  0 Pid   9931 on   node-2 device  0 [0x01] {gpu}"
+    off = "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"
+    assert decided(f"{rank}\n{log(off, 'Channel 00/0 : 0[0] -> 1[0] [receive] via NET/IB/0')}") == expected
+
+
+def test_what_a_guide_says_can_happen_is_no_message():
+    assert decided("> Sometimes `sockperf` may fail with errors like: `invalid host: unknown host`") == []
