@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from fabrictwin.base.records import record
-from fabrictwin.diagnosis.evidence import Evidence
+from fabrictwin.diagnosis.evidence import Evidence, Place
 from fabrictwin.diagnosis.finding import Finding, Severity
 
 _TROUBLE = ("line.known", "line.unknown", "nccl.warn", "watchdog", "job.failed", "job.exit")
@@ -26,6 +26,10 @@ class Run:
     number: int
     of: int
     worked: bool
+
+    def holds(self, place: Place) -> bool:
+        """Return true for a line of this run."""
+        return self.begin <= place.line <= self.end
 
 
 def runs_of(evidence: Evidence) -> dict[str, tuple[Run, ...]]:
@@ -65,10 +69,10 @@ def _of_run(name: str, run: Run) -> str:
 
 
 def _placed(findings: Iterable[Finding], runs: dict[str, tuple[Run, ...]]) -> Iterator[tuple[Finding, Run | None]]:
+    """Findings with the run that all their evidence stands in; what slows is told by runs held against each other."""
     for one in findings:
-        place = one.evidence[0] if one.evidence else None
-        known = runs.get(place.file, ()) if place is not None else ()
-        yield one, next((run for run in known if place is not None and run.begin <= place.line <= run.end), None)
+        known = runs.get(one.evidence[0].file, ()) if one.evidence and not one.cause.slows else ()
+        yield one, next((run for run in known if all(map(run.holds, one.evidence))), None)
 
 
 def run_notes(findings: Sequence[Finding], runs: dict[str, tuple[Run, ...]]) -> list[str]:
