@@ -112,3 +112,10 @@ def test_gpus_that_adapters_never_reach_are_not_at_fault(gpu, expected):
 
 def test_what_a_guide_says_can_happen_is_no_message():
     assert decided("> Sometimes `sockperf` may fail with errors like: `invalid host: unknown host`") == []
+
+
+def test_wording_tells_of_hosts_with_other_releases():
+    old = "node-1:10:20 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation"
+    new = "{}:11:21 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin."
+    assert decided(f"{old}\n{new.format('node-2')}") == ["version-skew"]
+    assert decided(f"{old}\n{new.format('node-1')}") == []  # one host, one run after the other

@@ -347,8 +347,25 @@ def releases(case: Case) -> Iterator[Finding]:
         by_file[fact.place.file].add(fact.text)
     mixed = {name for names in by_file.values() if len(names) > 1 for name in names}
     starts = {str(fact.parts[0]) for fact in case.of("nccl.start")}
-    if mixed and len(starts) <= 1:
+    if len(starts) > 1:
+        return  # several jobs
+    if mixed:
         yield found("version-skew", facts, ", ".join(sorted(mixed)), "one release", 0.8)
+        return
+    said = case.of("nccl.wording")
+    newest = max(said, key=lambda fact: int(fact.parts[0] or 0), default=None)
+    oldest = min(said, key=lambda fact: int(fact.parts[1] or 0), default=None)
+    if newest is None or oldest is None or newest.subject.host == oldest.subject.host:
+        return
+    if newest.place.file == oldest.place.file and int(oldest.parts[1] or 0) < int(newest.parts[0] or 0):
+        yield found(
+            "version-skew",
+            [oldest, newest],
+            f"{oldest.subject.host} words it as 2.{oldest.parts[1]} and before, "
+            f"{newest.subject.host} as 2.{newest.parts[0]} and later",
+            "one release on all hosts",
+            0.8,
+        )
 
 
 def started(case: Case) -> Iterator[Finding]:

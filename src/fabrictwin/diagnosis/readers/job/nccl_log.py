@@ -58,6 +58,7 @@ _ALGO = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
 _RETURNED = re.compile(r"([\w./-]+\.(?:cc|cu|h|c)):\d+ -> (\d+)")
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
 TELLING = 0.8  # of a mechanism, from where on a message that is no warning counts
+NEWEST = 99  # minor release, of wording that stays
 KEPT_CALLS = 64  # of each process and communicator, the last ones
 # of which so many are kept apart, in logs of any size
 MOST_THREADS, MOST_PROCESSES, MOST_WAYS, MOST_CALLERS = 100_000, 400_000, 200_000, 100_000
@@ -247,6 +248,10 @@ class NcclLog(LineReader):
             self.sink.add("nccl.warn", message[:200], Subject(thread.host, thread.rank))
 
     def _plugin(self, thread: Thread, message: str) -> None:
+        if "No plugin found" in message:
+            self.sink.add("nccl.wording", (0, 21), Subject(thread.host))
+        elif "Could not find: libnccl-net" in message:
+            self.sink.add("nccl.wording", (22, NEWEST), Subject(thread.host))
         loaded = re.search(r"(?:Loaded|Using) net plugin (\S+)|Plugin name set by env to (\S+)", message)
         if loaded is not None:
             self.sink.add("nccl.plugin", loaded[1] or loaded[2], Subject(thread.host))
@@ -262,6 +267,8 @@ class NcclLog(LineReader):
             self.sink.add("nccl.network", found[1], Subject(thread.host))
 
     def _bootstrap(self, thread: Thread, message: str) -> None:
+        releases = (24, NEWEST) if message.startswith("Bootstrap:") else (0, 23)
+        self.sink.add("nccl.wording", releases, Subject(thread.host))
         found = re.search(r"Using (?:\[\d+\])?([\w.@-]+):(\S+?)<", message)
         if found is not None:
             self.sink.add("nccl.bootstrap", (found[1], found[2]), Subject(thread.host))
