@@ -69,7 +69,7 @@ def _of_run(name: str, run: Run) -> str:
 
 
 def _placed(findings: Iterable[Finding], runs: dict[str, tuple[Run, ...]]) -> Iterator[tuple[Finding, Run | None]]:
-    """Findings with the run that all their evidence stands in; what slows is told by runs held against each other."""
+    """Yield findings with the run of all their evidence; what slows is told by several runs."""
     for one in findings:
         known = runs.get(one.evidence[0].file, ()) if one.evidence and not one.cause.slows else ()
         yield one, next((run for run in known if all(map(run.holds, one.evidence))), None)
