@@ -1,4 +1,4 @@
-"""How held-out errors of steps are spread: between groups, between jobs of a group, between rows of a job.
+"""Spread of held-out errors of steps: between groups, between jobs of a group, between rows of a job.
 
 A group is all rows of one hardware, release and model, a job in it those that differ in GPUs and global batch
 alone. What a group's jobs share is the mean product of the errors of two of them, about 0 since errors have no
