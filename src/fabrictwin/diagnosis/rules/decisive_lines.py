@@ -10,7 +10,7 @@ from fabrictwin.diagnosis.causes import CAUSES
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import found
-from fabrictwin.diagnosis.readers.log_levels import is_survived, level_of
+from fabrictwin.diagnosis.readers.log_levels import goes_on, is_survived, level_of
 
 LATER = 0.02  # less sure for each cause that stands before, as far as it goes
 MOST_LATER = 5
@@ -23,6 +23,7 @@ AREA = 0.51  # below, a mechanism tells whose program failed, and no more
 # by which a watchdog ends its process
 _ABORT = re.compile(r"\bAborted\b|SIGABRT|[Ss]ignal:? (?:6|15)\b|exit ?code\s*:?\s*(?:-6|134)\b")
 _UNKNOWN = {"fatal": 0.3, "error": 0.2, "warning": 0.1}
+_PROVIDER = re.compile(r"libibverbs: Warning: couldn.t load driver")
 ASK = "the whole output of that rank from a minute before this line; NCCL_DEBUG=INFO; dmesg of its host"
 
 
@@ -59,7 +60,13 @@ def _known(case: Case) -> list[Fact]:
         after = one.place.line > caught.get(one.place.file, one.place.line)
         return one.parts[0] == "rank-died" and bool(after or _ABORT.search(str(one.parts[1])))
 
-    return [one for one in known if not caught or not follows(one)]
+    # a device that was opened has its provider; others that packages name are for other adapters
+    opened = any(fact.parts and fact.parts[0] for fact in case.of("nccl.hcas", "hca.guid", "perftest.option"))
+    return [
+        one
+        for one in known
+        if not (caught and follows(one)) and not (opened and _PROVIDER.search(str(one.parts[1])))
+    ]
 
 
 def _by_cause(known: Sequence[Fact], already: set[str]) -> dict[str, list[Fact]]:
@@ -88,7 +95,8 @@ def _finding(name: str, facts: Sequence[Fact], errors: Sequence[Fact], *, place:
         if _apart(telling, errors):
             sure, severity = sure - WARNED, min(severity, Severity.QUESTION)
     if not live:
-        mild = level is not None or _sure(telling) < LIKELY
+        said = str(telling.parts[1])
+        mild = level is not None or _sure(telling) < LIKELY or (not slow and goes_on(said))
         severity = Severity.WARNING if severity == Severity.ERROR and not mild else Severity.NOTE
     return found(
         name,
@@ -130,8 +138,9 @@ def _is_general(fact: Fact) -> bool:
 
 
 def _apart(warning: Fact, errors: Sequence[Fact]) -> bool:
-    """Return true where errors are told of, none of the warning's own cause and none near it."""
-    own = any(one.parts[0] == warning.parts[0] for one in errors)
+    """Return true for a warning of no error: none has its cause or follows from it, none stands near."""
+    cause = str(warning.parts[0])
+    own = any(cause == one.parts[0] or cause in CAUSES[str(one.parts[0])].follows for one in errors)
     return bool(errors) and not own and not any(_near(warning, one) for one in errors)
 
 
