@@ -108,11 +108,11 @@ _SAID = (
 def lines(case: Case) -> Iterator[Finding]:
     """Lines of ibdiagnet's log that no mechanism knows: by the counter that they name, or by their words."""
     by_cause: dict[str, list[Fact]] = defaultdict(list)
-    known = {(fact.place.file, fact.place.line) for fact in case.of("line.known")}
+    heard = {(fact.place.file, fact.place.line) for fact in case.of("line.known")}
     for fact in case.of("ibdiagnet.line"):
         text = str(fact.parts[1])
         told = mechanism_of(f"-{fact.parts[0]}- {text}")
-        if (told is not None and told.cause == HARMLESS) or (fact.place.file, fact.place.line) in known:
+        if (told is not None and told.cause == HARMLESS) or (fact.place.file, fact.place.line) in heard:
             continue
         counter = next((known for word in text.replace('"', " ").split() if (known := column_counter(word))), None)
         if counter in _COUNTERS:
