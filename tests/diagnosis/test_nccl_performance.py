@@ -132,3 +132,21 @@ def test_providers_for_other_adapters_are_not_missed_where_one_was_opened():
     opened = "                    RDMA_Write BW Test\n Link type       : Ethernet\n"
     assert decided(warning) == ["verbs-library"]
     assert decided(f"{warning}\n{opened}") == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "mpirun -np 16 -H a:8,b:8 -x NCCL_DEBUG=WARN -x NCCL_ALGO=Ring -x LD_LIBRARY_PATH ./all_reduce_perf -b 1G",
+        "$ NCCL_DEBUG=INFO NCCL_ALGO=Ring ./build/all_reduce_perf -b 8 -e 128M",
+        "export NCCL_ALGO=Ring",
+    ],
+)
+def test_a_command_sets_variables_of_what_it_starts(command):
+    settings = {fact.parts for fact in read_text(command).of("nccl.setting")}
+    assert ("NCCL_ALGO", "Ring") in settings
+    assert decided(command) == ["setting-forced"]
+
+
+def test_a_command_is_no_message():
+    assert decided("mpirun -np 2 --mca btl_tcp_if_include eth0 --mca btl ^openib ./a.out") == []

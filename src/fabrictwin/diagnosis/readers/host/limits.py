@@ -9,11 +9,16 @@ from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = (
     r"^max locked memory\s|^\s*core file size\s|^Max locked memory\s|^(?:shm|tmpfs)\s.*\s/dev/shm$|^BOOT_IMAGE=|"
-    r"^(?:export )?NCCL_\w+=|^nvidia_peermem\s|^(?:mlx5_ib|ib_uverbs)\s+\d+|^Module\s+Size\s+Used by|"
+    # of a shell, or of a launcher's command, which sets them for what it starts
+    r"^(?:[$#] |export )?NCCL_\w+=|\s-x NCCL_\w+=|"
+    r"^nvidia_peermem\s|^(?:mlx5_ib|ib_uverbs)\s+\d+|^Module\s+Size\s+Used by|"
     r"^MAX_ACC_OUT_READ|"
     r"^\s*(?:MAX_ACC_OUT_READ|PCI_WR_ORDERING|ADVANCED_PCI_SETTINGS|ROCE_CC_PRIO_MASK\w*)\s|^RoCE v[12]$|"
     r"^cma_roce_mode|^● ?nvidia-fabricmanager|nvidia-fabricmanager\.service(?!: )"
 )
+
+_SETS = re.compile(r"(?:[$#] |export )?NCCL_\w+=|(?:.{0,400}\s)??-x NCCL_\w+=")
+_VARIABLE = re.compile(r"(?:^|\s)(NCCL_\w+)=([^\s;]*)")
 
 
 class Limits(LineReader):
@@ -66,9 +71,9 @@ class Limits(LineReader):
         return False
 
     def _setting(self, bare: str) -> bool:
-        variable = re.match(r"(?:export )?(NCCL_\w+)=(.*)$", bare)
-        if variable is not None:
-            self.sink.add("nccl.setting", (variable[1], variable[2].strip("'\"")[:200]))
+        if _SETS.match(bare):
+            for name, value in _VARIABLE.findall(bare):
+                self.sink.add("nccl.setting", (name, value.strip("'\"")[:200]))
             return True
         if bare.startswith("BOOT_IMAGE=") or "root=" in bare[:200]:
             iommu = re.findall(r"\b((?:intel_|amd_)?iommu=\S+)", bare)
