@@ -25,6 +25,7 @@ class Limits(LineReader):
     """Reads what a host says of its limits and settings."""
 
     _modules: set[str] | None = None
+    _is_whole = False  # the list has its head
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of these."""
@@ -41,7 +42,7 @@ class Limits(LineReader):
 
     def _module(self, bare: str) -> bool:
         if re.match(r"Module\s+Size\s+Used by", bare):
-            self._modules = set()
+            self._modules, self._is_whole = set(), True
             return True
         row = re.match(r"(\w+)\s+\d+\s+-?\d+", bare)
         if row is not None and (self._modules is not None or row[1] in ("nvidia_peermem", "mlx5_ib", "ib_uverbs")):
@@ -63,6 +64,9 @@ class Limits(LineReader):
         if shared is not None:
             size = float(shared[1].strip(".") or 0) * 1024 ** ("KMGT".index(shared[2]) + 1 if shared[2] else 1)
             self.sink.add("limit.shm", int(size))
+            used = re.search(r"\s(\d{1,3})%\s+/dev/shm$", bare)
+            if used is not None and int(used[1]) >= 99:
+                self.sink.add("limit.shm-full", int(used[1]))
             return True
         return False
 
@@ -98,5 +102,11 @@ class Limits(LineReader):
 
     def close(self) -> None:
         """Keep whether a list of modules holds what GPUDirect RDMA needs."""
-        if self._modules is not None and ("nvidia" in self._modules or "mlx5_ib" in self._modules):
-            self.sink.add("module.peermem", bool(self._modules & {"nvidia_peermem", "nv_peer_mem"}))
+        modules = self._modules or set()
+        if self._is_whole:
+            self.sink.add("modules.read", True)
+        # a whole list shows which hosts have both; one that grep let through may show GPU's modules alone
+        if "nvidia" in modules and (
+            not self._is_whole or modules & {"mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs"}
+        ):
+            self.sink.add("module.peermem", bool(modules & {"nvidia_peermem", "nv_peer_mem"}))
