@@ -71,3 +71,51 @@ def test_a_device_without_a_port_above_it_is_one_of_a_virtual_machine():
     assert decided(log("NCCL_TOPO_FILE set by environment to /etc/topo.xml", said)) == []
     alone = "comm 0x1 rank 0 nRanks 8 nNodes 1 localRanks 8 localRank 0 MNNVL 0"
     assert decided(log(alone, said)) == []
+
+
+@pytest.mark.parametrize(
+    ("ways", "expected"),
+    [
+        ("NVS/0-0 (1/370.8/NVL) NET/0-0 (4/12.0/PHB) NET/0-1 (5/24.0/PHB)", ["vm-topology"]),
+        ("NVS/0-0 (1/370.8/NVL) NET/0-0 (4/12.0/PIX) NET/0-1 (5/24.0/PHB)", []),
+        ("NET/0-0 (4/12.0/PHB) NET/0-1 (5/24.0/SYS)", []),  # boards without switches
+    ],
+)
+def test_hosts_with_nvswitch_have_a_network_beside_a_gpu(ways, expected):
+    assert decided(log(f"GPU/5000 :GPU/0-4000 (2/370.8/NVL) CPU/0-0 (2/24.0/PHB) {ways}")) == expected
+
+
+def test_old_releases_name_rings_where_newer_ones_name_channels():
+    ways = read_text(log("Ring 00 : 3[b01000] -> 4[201000] [send] via NET/Socket/0")).of("nccl.way")
+    assert [fact.parts[0] for fact in ways] == ["NET/Socket/0"]
+
+
+def test_adapters_far_from_boards_without_nvswitch_are_a_question():
+    heads = "\tGPU0\tGPU1\tNIC0\tNIC1\tNIC2\tNIC3\tCPU Affinity"
+    rows = ["GPU0\t X \t{0}\tSYS\tSYS\tSYS\tSYS\t0-15", "GPU1\t{0}\t X \tSYS\tSYS\tSYS\tSYS\t0-15"]
+    found = {way: diagnosed("\n".join([heads, *rows]).format(way)).findings[0] for way in ("SYS", "NV18")}
+    assert {one.id for one in found.values()} == {"vm-topology"}
+    assert {way: one.severity for way, one in found.items()} == {
+        "SYS": Severity.QUESTION,
+        "NV18": Severity.WARNING,
+    }
+
+
+@pytest.mark.parametrize(
+    ("gpu", "expected"), [("NVIDIA GB10", []), ("NVIDIA GeForce RTX 4090", []), ("NVIDIA L40S", ["gdr-off"])]
+)
+def test_gpus_that_adapters_never_reach_are_not_at_fault(gpu, expected):
+    rank = f"#  Rank  1 Group  0 Pid   9931 on   node-2 device  0 [0x01] {gpu}"
+    off = "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"
+    assert decided(f"{rank}\n{log(off, 'Channel 00/0 : 0[0] -> 1[0] [receive] via NET/IB/0')}") == expected
+
+
+def test_what_a_guide_says_can_happen_is_no_message():
+    assert decided("> Sometimes `sockperf` may fail with errors like: `invalid host: unknown host`") == []
+
+
+def test_wording_tells_of_hosts_with_other_releases():
+    old = "node-1:10:20 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation"
+    new = "{}:11:21 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin."
+    assert decided(f"{old}\n{new.format('node-2')}") == ["version-skew"]
+    assert decided(f"{old}\n{new.format('node-1')}") == []  # one host, one run after the other

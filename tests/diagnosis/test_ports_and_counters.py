@@ -233,11 +233,60 @@ KERNEL = "[ 12.345678] "
             "remote-access",
         ),
         (["NVRM: Xid (PCI:0000:1b:00): 136, pid=1, ALI Training Failed"], "nvlink-error"),
+        (["BUG: KASAN: slab-use-after-free in lockdep_register_key+0x707/0x810"], "host-hardware"),
+        ([" sriov_numvfs_store+0x209/0x370", " ? mlx5_health_try_recover+0x20/0x130 [mlx5_core]"], ""),
     ],
 )
 def test_lines_of_kernels(tmp_path: Path, lines: list[str], cause: str) -> None:
     found = first(tmp_path, "".join(f"{KERNEL}{line}\n" for line in lines))
     assert (found[0] if found else "") == cause
+
+
+NARROW = (
+    "4.000 Gb/s available PCIe bandwidth, limited by 5.0 GT/s PCIe x1 link at 0000:00:1c.1 (capable of 63.0 Gb/s)"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "severity"),
+    [
+        (["pci 0000:05:00.0: [17cb:1101] type 00 class 0x028000", f"pci 0000:05:00.0: {NARROW}"], None),  # Wi-Fi
+        (
+            ["pci 0000:05:00.0: [10de:2330] type 00 class 0x030200", f"pci 0000:05:00.0: {NARROW}"],
+            Severity.QUESTION,
+        ),
+        ([f"mlx5_core 0000:05:00.0: {NARROW}"], Severity.WARNING),
+    ],
+)
+def test_slots_narrower_than_their_device(tmp_path: Path, lines: list[str], severity: Severity | None) -> None:
+    found = first(tmp_path, "".join(f"{KERNEL}{line}\n" for line in lines))
+    assert (found[1] if found else None) == severity
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("        Volatile Uncorrectable ECC : 0\n        Reset Required : No\n", ""),
+        ("        Volatile Uncorrectable ECC : 1\n        Reset Required : No\n", "gpu-memory"),
+        ("Retired Pages Pending : Yes on device 1\n", "gpu-memory"),
+        (" WARNING: BW peak won't be measured in this run.\n", ""),
+        ("# HELP infiniband_linkdownedcounter_total Times the error recovery process failed\n", ""),
+        ("[root@vm ~]# echo 0 > /sys/bus/pci/devices/0000:01:00.0/sriov_numvfs\n", ""),
+        ("# rdma system\nnetns exclusive copy-on-fork on\n", ""),
+    ],
+)
+def test_readings_and_typed_commands_are_no_trouble(tmp_path: Path, text: str, cause: str) -> None:
+    found = first(tmp_path, text)
+    assert (found[0] if found else "") == cause
+
+
+def test_sums_over_ports_count_where_no_port_is_told(tmp_path: Path) -> None:
+    text = (
+        'Errors for 0x2c903006e29b0 "leaf-1"\n'
+        "   GUID 0x2c903006e29b0 port ALL: [LinkDownedCounter == 48] [PortXmitDiscards == 15854]\n"
+        "   GUID 0x2c903006e29b0 port 1: [LinkDownedCounter == 8]\n"
+    )
+    assert first(tmp_path, text) == ("discards", Severity.WARNING)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,17 @@ RIGHT = [
     ("program-error", "ValueError: You must be a frob\n"),
     ("library-mismatch", "TypeError: Frob.__init__() got an unexpected keyword argument 'quux'\n"),
     ("program-error", "RuntimeError: Scales must be calibrated before CUDA graph capture\n"),
+    ("launch-failed", "pdsh@n1: 10.2.5.2: ssh exited with exit code 255\n"),
+    ("job-failed", "pdsh@n1: 10.2.5.2: ssh exited with exit code 1\n"),
+    ("no-gpu", "NotImplementedError: Frob cannot find any torch accelerator? You need a GPU.\n"),
+    ("cuda-not-initialized", "/frob/cuda/__init__.py:9: UserWarning: CUDA initialization: CUDA unknown error\n" + "working\n" * 12
+     + "NotImplementedError: Frob cannot find any torch accelerator? You need a GPU.\n"),
+    ("program-error", "AttributeError: 'Tensor' object has no attribute 'quux' [at /x/site-packages/frob.py\", line 7, in f -]\n"),
+    ("framework-bug", "torch._inductor.exc.InductorError: LoweringException: -56/25\n"),
+    ("settings-rejected", "RuntimeError: Frob forward only supports head dimension at most 256\n"),
+    ("host-memory", "  [1]: time=2026-04-22_10:23:55 worker_id=1 exit_code=-9\n"),
+    ("name-resolution", "MPID_nem_tcp_init(377).............: gethostbyname failed, frob (errno 3)\n"),
+    ("program-error", "RuntimeError: Worker failed with error 'expected frob but found quux', please check above\n"),
     ("time-limit", "ERROR: failed to build: failed to solve: Canceled: context canceled\n"),
     ("host-memory", "  MemoryPressure       True    Fri, 03 May 2024 18:34:48 +0900   KubeletHasInsufficientMemory\n"),
 ]  # fmt: skip
@@ -58,6 +69,8 @@ HEALTHY = [
     "[2024-03-01T08:12:44.601] CPU frequency setting not configured for this node\n",
     "Could not cache frob. Will ignore error and continue. Error: [Errno 30] Read-only file system: '/frob'\n",
     "[notice] To update, run: python3 -m pip install --upgrade pip\n",
+    "    107     raise ImportError(\n    108         f\"Please install frob via `pip install frob` then retry!\"\n    109     )\n",
+    "FABRIC handle export failed on rank 7; falling back to POSIX fd transport: 8\n",
     'INFO:     18.97.5.1:7 - "GET /frob HTTP/1.1" 404 Not Found\n',
 ]  # fmt: skip
 

@@ -32,6 +32,7 @@ from fabrictwin.diagnosis.rules import (
     ports,
     priorities,
 )
+from fabrictwin.diagnosis.runs import run_notes, runs_of, with_runs
 
 RULES: tuple[Rule, ...] = (
     *nccl_warnings.RULES,
@@ -51,7 +52,7 @@ FAULTS, CLEAN, UNCLEAR = "faults", "clean", "not enough evidence"
 NOTHING_READ = (
     "none of these files holds a format that is known: NCCL's log (NCCL_DEBUG=INFO), or `fabrictwin collect`"
 )
-_BARE = frozenset(("ras.monitor", "ras.summary", "check.ran", "job.exit", "sonic.shown"))
+_BARE = frozenset(("job.run", "ras.monitor", "ras.summary", "check.ran", "job.exit", "sonic.shown"))
 
 
 @record
@@ -135,6 +136,9 @@ def judged(evidence: Evidence, *, hardware: Hardware | None = None, twin: bool =
     case = Case(evidence, expected)
     named = [one for rule in RULES for one in rule(case)]
     findings = with_alternatives(ranked([*named, *decisive_lines.findings(case, named)]), evidence)
+    runs = runs_of(evidence)
+    notes += run_notes(findings, runs)
+    findings = with_runs(findings, runs)
     return Diagnosis(
         verdict=_verdict(findings, evidence),
         findings=tuple(findings),

@@ -31,7 +31,7 @@ _TROUBLE = (
     b"crit ", b"backtrace", b"hang", b"hung", b"unset", b"restart", b"drain", b"reject", b"violat",
     b" low ", b"loss", b"drop", b"skip", b"differ", b"not at max", b" bug", b"oops",
     b"unrecogni", b"must specify", b"found nan", b"unimplemented", b"unauth", b"stopiteration", b"status=",
-    b"n't ", b"times out", b"exclu", b"return value",
+    b"n't ", b"times out", b"exclu", b"return value", b"exit code", b"exit_code", b"exitcode",
 )  # fmt: skip
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
 _FATAL = re.compile(
@@ -51,7 +51,8 @@ _CODE = re.compile(
     # variables that somebody prints, unless what stands behind says more of them
     r"^_?[A-Z][A-Z0-9_]+=(?!\d+ \S)(?!\S* (?:is|was|requires?|must|should|cannot|not)\b)|"
     # rows of a program as IPython numbers them
-    r"^-+> ?\d+ |^\s*\d+(?: +\d+)? +(?:#|from|import|raise|return|def|class|if|elif|else|try|except|with|for|self)"
+    r"^-+> ?\d+ |^\s*\d{1,5} {4,}(?:[fr]?[\"']|\w[\w.]*(?:\[\w+\])?\s*[(=])|"
+    r"^\s*\d+(?: +\d+)? +(?:#|from|import|raise|return|def|class|if|elif|else|try|except|with|for|self)"
     r"(?: |\b)|"
     r"^\s*(?:File \"|\^|~|raise |return |at |#\d+ |frame #\d+|from \S+ import|def |class |if |elif |except |try:|"
     r"assert |self\.|[\w.]+\([^()]*\),?$|\w+ = |export |\+ |[\w.-]+ *[:=] *(?:true|false|none|null|0|\d+)?$|--)|"
@@ -67,6 +68,7 @@ _SECONDS = re.compile(r"(?:^|[\sT\[])(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)")
 _GUESSES = re.compile(
     r"\b(?i:potential|possible|probable) (?:root )?(?:causes?|reasons?)\b|"
     r"\b[Tt]his (?:can|may|might|could) (?:happen|cause|lead|result)\b|"
+    r"\b[Ss]ometimes\b.{1,40}? (?:can|may|might|could) (?:fail|hang|crash|report|return)\b|"
     r"\b(?:Solution|Advice|Hint)\b: |[.;] To (?:allow|override|silence|suppress|disable|avoid)\b|"
     r"(?<=[^\s] )if (?:the )?(?:port|it|this|that|another|no|any|your?)\b"
 )

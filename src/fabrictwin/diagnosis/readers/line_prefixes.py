@@ -2,8 +2,9 @@
 
 mpirun's `[1,3]<stdout>:`, torchrun's `[rank3]:` and `[default3]:`, Ray's and vLLM's `(Worker pid=7, ip=10.0.0.2)`,
 Kubernetes' timestamps with `stdout F`, `[pod/name/container]`, Docker Compose's `name-1  |`, CloudWatch's
-`| time |`. Slurm's `3: `, MPICH's `[3] ` and the host names of pdsh, DeepSpeed and MPI operators (`node-1: `) are
-taken off where nearly all lines of the file's beginning have one, since other formats begin lines so.
+`| time |`, a journal's of what runs jobs. Slurm's `3: `, MPICH's `[3] ` and the host names of pdsh, DeepSpeed and
+MPI operators (`node-1: `) are taken off where nearly all lines of the file's beginning have one, since other
+formats begin lines so.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ _ONE = re.compile(
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\]\s"
     r"|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[\d+,\d+\])"
     r"|[\w.-]{1,60}-\d+\s+\|\s"
+    # of a service's journal, where it runs a job
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]+ "
+    r"(?:python[\d.]*|bash|sh|env|torchrun|docker|vllm|sglang|ray|train|run)(?:\[\d+\])?: "
     r")"
 )
 _SLURM = re.compile(r"\s{0,6}\d{1,6}:(?:\s|$)|\[\d{1,6}\](?:\s|$)")
@@ -74,7 +78,9 @@ def _without(prefix: re.Pattern[str] | None, text: str) -> str:
 def without_prefixes(text: str) -> str:
     """The line without the prefixes that tell by themselves what they are."""
     for _ in range(4):
-        if not text or (text[0] not in _BEGINS and "|" not in text[:64] and text[24:25] != "["):
+        if not text or (
+            text[0] not in _BEGINS and "|" not in text[:64] and text[24:25] != "[" and text[9:10] != ":"
+        ):
             break
         found = _ONE.match(text)
         if found is None:

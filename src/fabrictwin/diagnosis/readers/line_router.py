@@ -12,6 +12,7 @@ from fabrictwin.diagnosis.readers.host.kernel_log import MARKS, KernelLog
 from fabrictwin.diagnosis.readers.job.benchmarks import ROW_BEGINS, NcclTests
 from fabrictwin.diagnosis.readers.job.launchers import Launchers
 from fabrictwin.diagnosis.readers.job.nccl_log import NcclLog
+from fabrictwin.diagnosis.readers.job.run_starts import RunStarts
 from fabrictwin.diagnosis.readers.job.verbs_programs import NAME as VERBS_PROGRAMS
 from fabrictwin.diagnosis.readers.job.verbs_programs import VerbsPrograms
 from fabrictwin.diagnosis.readers.line_prefixes import Prefixes
@@ -153,6 +154,7 @@ class FileLines:
         self.prefixes = Prefixes(head)
         self.router = Router(sink, self.shapes)
         self.decisive = DecisiveLines(sink, self.shapes)
+        self.starts = RunStarts()
 
     def take_all(self, lines: Iterable[bytes]) -> None:
         """Take lines, each by itself."""
@@ -180,6 +182,7 @@ class FileLines:
         if not text.strip():
             return None
         sink.text = text
+        self.starts.line(raw, text, sink.number, self.decisive.work.latest)
         return None if router.route(text) else self.decisive.line(raw, text, kernel=router.in_kernel_log)
 
     def take_stream(self, stream: IO[bytes]) -> None:
@@ -196,6 +199,8 @@ class FileLines:
     def close(self) -> tuple[str, ...]:
         """End all readers; the families that were found."""
         families = self.router.close()
+        for run in self.starts.runs(self.sink.number, self.decisive.work.latest):
+            self.sink.add("job.run", run)
         return (*families, "messages") if self.decisive.close() else families
 
 

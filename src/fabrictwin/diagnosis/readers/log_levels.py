@@ -27,12 +27,17 @@ _SAID = re.compile(
     r"|: \w*(?P<python>Warning): |^(?:\d{1,6}: )?(?P<wandb>wandb): (?!ERROR)"
 )
 _WORSE = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b(?=[:\]]| \d| \[| -| \|)")
+_AN_ERROR = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|\w(?:Error|Exception)\b|NCCL WARN|\berror: |^\W*E\d{4} ")
 _WARNING = frozenset("WARNW")
 # how a program goes on in spite of what it warns of
 _GOES_ON = re.compile(
     r"\b[Ff]all(?:s|ing)? ?back\b|\bwill (?:proceed|continue|be (?:skipped|ignored|disabled|used instead))\b|"
     r"\b[Ii]gnor(?:e|es|ed|ing)\b|[Ff]or the best performance|\b[Uu]sing (?:the )?default\b|"
-    r"not fully optimi[sz]ed|is deprecated"
+    r"not fully optimi[sz]ed|\bsub-?optimal\b|is deprecated|"
+    r"\b(?:[Rr]eus|[Rr]etain|[Aa]djust|[Rr]ound)(?:ing|ed)\b|"
+    r"\b[Uu]sing \S.{0,60} instead\b|; using \w|, using \w|\btrying (?:port|another|the next)\b|"
+    r"\b[Tt]runcat(?:ing|ed)\b|"
+    r"\b(?:[Dd]isabling|[Ss]witching to|[Oo]verriding|[Rr]emoving|[Ss]kipping|[Rr]everting|[Kk]eeping)\b"
 )
 # by one of these a job has come up, or to its end
 _DONE = re.compile(
@@ -67,9 +72,14 @@ def level_of(line: str) -> Severity | None:
     return Severity.WARNING if said[0] in _WARNING and kind != "wandb" else Severity.NOTE
 
 
+def goes_on(line: str) -> bool:
+    """Return true for a line that says how the program goes on."""
+    return _GOES_ON.search(line) is not None
+
+
 def is_survived(line: str) -> bool:
-    """Return true for a line that the program calls a warning, and says how it goes on."""
-    return level_of(line) is not None and _GOES_ON.search(line) is not None
+    """Return true for a line that says how the program goes on, and that it calls a warning or no error."""
+    return goes_on(line) and (level_of(line) is not None or _AN_ERROR.search(line) is None)
 
 
 class Work:
@@ -87,6 +97,11 @@ class Work:
             self._done = number
         elif _WORK.search(text):
             self._signs = [*self._signs[1:], number]
+
+    @property
+    def latest(self) -> int:
+        """The last line that showed work; 0 where none did."""
+        return max(self._done, self._signs[-1])
 
     @property
     def until(self) -> int:

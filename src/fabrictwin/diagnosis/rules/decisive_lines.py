@@ -10,7 +10,7 @@ from fabrictwin.diagnosis.causes import CAUSES
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import found
-from fabrictwin.diagnosis.readers.log_levels import is_survived, level_of
+from fabrictwin.diagnosis.readers.log_levels import goes_on, is_survived, level_of
 
 LATER = 0.02  # less sure for each cause that stands before, as far as it goes
 MOST_LATER = 5
@@ -88,7 +88,8 @@ def _finding(name: str, facts: Sequence[Fact], errors: Sequence[Fact], *, place:
         if _apart(telling, errors):
             sure, severity = sure - WARNED, min(severity, Severity.QUESTION)
     if not live:
-        mild = level is not None or _sure(telling) < LIKELY
+        said = str(telling.parts[1])
+        mild = level is not None or _sure(telling) < LIKELY or (not slow and goes_on(said))
         severity = Severity.WARNING if severity == Severity.ERROR and not mild else Severity.NOTE
     return found(
         name,
@@ -130,8 +131,9 @@ def _is_general(fact: Fact) -> bool:
 
 
 def _apart(warning: Fact, errors: Sequence[Fact]) -> bool:
-    """Return true where errors are told of, none of the warning's own cause and none near it."""
-    own = any(one.parts[0] == warning.parts[0] for one in errors)
+    """Return true for a warning of no error: none has its cause or follows from it, none stands near."""
+    cause = str(warning.parts[0])
+    own = any(cause == one.parts[0] or cause in CAUSES[str(one.parts[0])].follows for one in errors)
     return bool(errors) and not own and not any(_near(warning, one) for one in errors)
 
 

@@ -272,6 +272,9 @@ def topology(case: Case) -> Iterator[Finding]:
             f"GPUs and adapters: {near[0].parts[1]} everywhere",
             "PIX or PXB to the adapter of each rail",
             0.6,
+            # boards without NVSwitch may have their slots and adapters below different processors
+            severity=None if linked and len(linked) == len(between) else Severity.QUESTION,
+            collect="systemd-detect-virt; lspci -tv: do GPUs and adapters share a PCIe switch on the hardware?",
         )
         return
     beside = {
@@ -338,6 +341,24 @@ def unreadable_devices(case: Case) -> Iterator[Finding]:
     yield from reported("pci-errors", adapters, "revision ff", "a device that answers", 0.85)
 
 
+def _slots(case: Case) -> Iterator[Finding]:
+    """Slots that the kernel finds narrower or slower than the device in them."""
+    limited = case.of("pci.narrow")
+    if limited:
+        fact = limited[0]
+        severe = float(fact.parts[0] or 0) < 0.6 * float(fact.parts[1] or 0)
+        yield found(
+            "pci-narrow",
+            limited,
+            f"{fact.parts[0]} Gb/s available, {fact.parts[2]}",
+            f"{fact.parts[1]} Gb/s",
+            0.8,
+            # a GPU at rest, or a slot of fewer lanes, is found so, too
+            severity=Severity.NOTE if not severe else Severity.QUESTION if fact.parts[3] else None,
+            collect="lspci -vvv of that device while traffic runs" if severe and fact.parts[3] else "",
+        )
+
+
 def pci(case: Case) -> Iterator[Finding]:
     """Link widths and rates, access control, read requests."""
     down = case.of("pci.downgraded")
@@ -389,18 +410,7 @@ def pci(case: Case) -> Iterator[Finding]:
         expected_from="the device's own capability",
     )
     yield from reported("pci-idle", idle, "{1} GT/s x{2}", "any at rest", 0.4)
-    limited = case.of("pci.narrow")
-    if limited:
-        fact = limited[0]
-        severe = float(fact.parts[0] or 0) < 0.6 * float(fact.parts[1] or 0)
-        yield found(
-            "pci-narrow",
-            limited,
-            f"{fact.parts[0]} Gb/s available, {fact.parts[2]}",
-            f"{fact.parts[1]} Gb/s",
-            0.8,
-            severity=None if severe else Severity.NOTE,
-        )
+    yield from _slots(case)
     redirects = case.of("pci.acs")
     if redirects:
         virtual = not case.of("pci.gpu") and not case.of("pci.nic")

@@ -62,6 +62,7 @@ def nvlink(case: Case) -> Iterator[Finding]:
         )
 
 
+_OVER_A_PROCESSOR = frozenset(("PHB", "SYS"))
 NARROW = 4  # times: a switch's own link that is so much slower than a device's behind it is none of a real switch
 EMULATED = 1.0  # GB/s: the link that hypervisors give their ports, 2.5 GT/s x1
 
@@ -80,6 +81,18 @@ def virtual_ports(case: Case) -> Iterator[Finding]:
             "a switch's own link as fast as its devices'",
             0.8,
             expected_from="NCCL's print of the system",
+        )
+    paths = case.of("nccl.networks")
+    near = [fact for fact in paths if not set(fact.parts[2:]) <= _OVER_A_PROCESSOR]
+    # hosts with NVSwitch have adapters beside GPUs; those with NVIDIA's own processors print other ways
+    if paths and not near and all(fact.parts[1] and int(fact.parts[0] or 0) > 1 for fact in paths):
+        yield found(
+            "vm-topology",
+            paths,
+            f"{paths[0].subject.device}: {paths[0].parts[0]} networks, none nearer than {paths[0].parts[2]}",
+            "PIX or PXB to the adapter of each rail",
+            0.65,
+            expected_from="NCCL's print of paths",
         )
     bare = case.of("nccl.no-port")
     if bare and not case.settings.get("NCCL_TOPO_FILE"):
@@ -334,8 +347,25 @@ def releases(case: Case) -> Iterator[Finding]:
         by_file[fact.place.file].add(fact.text)
     mixed = {name for names in by_file.values() if len(names) > 1 for name in names}
     starts = {str(fact.parts[0]) for fact in case.of("nccl.start")}
-    if mixed and len(starts) <= 1:
+    if len(starts) > 1:
+        return  # several jobs
+    if mixed:
         yield found("version-skew", facts, ", ".join(sorted(mixed)), "one release", 0.8)
+        return
+    said = case.of("nccl.wording")
+    newest = max(said, key=lambda fact: int(fact.parts[0] or 0), default=None)
+    oldest = min(said, key=lambda fact: int(fact.parts[1] or 0), default=None)
+    if newest is None or oldest is None or newest.subject.host == oldest.subject.host:
+        return
+    if newest.place.file == oldest.place.file and int(oldest.parts[1] or 0) < int(newest.parts[0] or 0):
+        yield found(
+            "version-skew",
+            [oldest, newest],
+            f"{oldest.subject.host} words it as 2.{oldest.parts[1]} and before, "
+            f"{newest.subject.host} as 2.{newest.parts[0]} and later",
+            "one release on all hosts",
+            0.8,
+        )
 
 
 def started(case: Case) -> Iterator[Finding]:

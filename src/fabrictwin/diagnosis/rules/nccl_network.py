@@ -26,13 +26,13 @@ def gpudirect(case: Case) -> Iterator[Finding]:
     direct = {fact.subject.host for fact in case.of("nccl.way") if "GDRDMA" in str(fact.value)}
     off = [fact for fact in off if fact.subject.host not in direct]
     if off:
-        inside = case.nodes == 1
+        inside = case.nodes == 1 or _never_direct(case)
         efa = any("efa" in str(fact.value) for fact in case.of("nccl.ofi-provider"))
         yield found(
             "gdr-off",
             off,
             f"GPU Direct RDMA Disabled for {len({f.subject for f in off})} adapter(s)",
-            "Enabled" + (", though one host alone does not need it" if inside else ""),
+            "Enabled" + (", though one host alone, or this GPU, does without" if inside else ""),
             0.95 if case.nodes > 1 else 0.6,
             severity=Severity.NOTE
             if inside
@@ -72,6 +72,16 @@ def gpudirect(case: Case) -> Iterator[Finding]:
             expected_from=TWIN if case.expected is not None else "",
             gain=_gain(case, "no-gpudirect-module"),
         )
+
+
+# GPUs whose driver gives adapters no way to their memory
+_NEVER_DIRECT = re.compile(r"GB10\b|GeForce|TITAN|Thor\b|Orin\b")
+
+
+def _never_direct(case: Case) -> bool:
+    """Return true where all GPUs that files name are of kinds without GPUDirect RDMA."""
+    names = [fact.text for fact in case.of("bench.gpu", "smi.gpu", "topo.gpu-model")]
+    return bool(names) and all(map(_NEVER_DIRECT.search, names))
 
 
 def _gain(case: Case, fault: str) -> str:

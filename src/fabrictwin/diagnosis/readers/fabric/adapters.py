@@ -38,14 +38,16 @@ class Ibstat(LineReader):
         """Take a line; False where it is none of the tool's."""
         bare = text.strip()
         device = re.match(r"CA '([\w.:-]+)'", bare)
-        port = re.match(r"Port (\d+):", bare)
+        port = re.match(r"Port (\d+):\s*", bare)
         if device is not None:
             self._device, self._port = device[1], ""
             return True
         if port is not None:
             self._port = port[1]
             self.sink.add("hca.port", True, Subject(device=self._device, port=port[1]))
-            return True
+            bare = bare[port.end() :]  # some put the state behind it
+            if not bare:
+                return True
         name, colon, value = bare.partition(":")
         value = value.strip()
         if not colon:

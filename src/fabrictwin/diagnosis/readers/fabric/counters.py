@@ -108,7 +108,7 @@ class QueryErrors(LineReader):
     def __init__(self, sink: Sink) -> None:
         super().__init__(sink)
         self._sums: dict[str, tuple[Subject, list[tuple[str, int]]]] = {}
-        self._told: set[str] = set()  # GUIDs whose ports stand by themselves
+        self._told: dict[str, set[str]] = {}  # counters of ports that stand by themselves, by GUID
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -129,7 +129,7 @@ class QueryErrors(LineReader):
             if port[2] == "ALL":
                 self._sums[port[1]] = (about, counted)
                 return True
-            self._told.add(port[1])
+            self._told.setdefault(port[1], set()).update(name for name, _ in counted)
             for each in counted:
                 self.sink.add("port.counter", each, about)
             return True
@@ -140,10 +140,11 @@ class QueryErrors(LineReader):
         return not bare or bare.startswith(("##", "Link info:", "Thresholds", "Suppressing"))
 
     def close(self) -> None:
-        """Take the sums over ports of nodes whose ports do not stand by themselves."""
+        """Take the sums over a node's ports of what does not stand by port."""
         for guid, (about, counted) in self._sums.items():
-            for each in counted if guid not in self._told else ():
-                self.sink.add("port.counter", each, about)
+            for each in counted:
+                if each[0] not in self._told.get(guid, ()):
+                    self.sink.add("port.counter", each, about)
 
 
 class DiagnetCsv(LineReader):

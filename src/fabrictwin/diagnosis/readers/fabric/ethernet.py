@@ -17,7 +17,7 @@ _TYPED = (
 )
 OPENS_ETHTOOL = (
     rf"^{_TYPED}|"
-    r"^NIC statistics:|^Settings for \S+:|^Statistics for \S+:|^\s*(?:[rt]x_[a-z0-9_]+|"
+    r"^NIC [Ss]tatistics\b|^Settings for \S+:|^Statistics for \S+:|^\s*(?:[rt]x_[a-z0-9_]+|"
     r"out_of_(?:sequence|buffer)|packet_seq_err|local_ack_timeout_err|np_\w+|rp_\w+|rnr_nak_retry_err|"
     r"roce_\w+|link_down_events_phy): \d+\s*(?:[^\w\s].*)?$|^\s*Identifier\s+: 0x[0-9a-f]{2} \("
 )
@@ -76,7 +76,7 @@ class Ethtool(LineReader):
             self._able = max([self._able, *speeds])
             return True
         self._of_modes = ""
-        if bare.startswith("NIC statistics"):
+        if re.match(r"NIC [Ss]tatistics\b", bare):
             self.sink.add("port.counter", ("Read", 0), Subject(device=self._interface or "port"))
             return True
         found = re.match(
@@ -86,11 +86,14 @@ class Ethtool(LineReader):
             return not bare
         name, value = found.groups()
         about = Subject(device=self._interface or "port")
-        count = re.match(r"(\d{1,20})(?:\s+[^\w\s].*)?$", value)  # with what somebody noted behind it
+        count = re.match(
+            r"(\d{1,20}|\d{1,3}(?:,\d{3}){1,6})(?:\s+[^\w\s].*)?$", value
+        )  # with what somebody noted behind it
         if count is not None:
-            if int(count[1]):
+            number = int(count[1].replace(",", ""))
+            if number:
                 name = _PAUSES.sub(lambda way: f"{way[1]}_priority{way[2] or way[3] or way[4]}_pause", name)
-                self.sink.add("port.counter", (_NAMES.get(name, name), int(count[1])), about)
+                self.sink.add("port.counter", (_NAMES.get(name, name), number), about)
         elif name == "Speed":
             rate = re.match(r"(\d+)Mb/s", value)
             if rate is not None:

@@ -32,9 +32,10 @@ LOCAL_INTERFACE = re.compile(
 # of which one stands in each line that leaves something here
 MARKS = (
     "Xid", "SXid", "NVSwitch", "peer", "segfault", "mlx5", "carrier", "ink is ", "link status", "running without",
-    "available PCIe", "IOMMU", "version", "rror", "Killed", "The NVIDIA GPU", "fallen off the bus",
+    "available PCIe", "] type 0", "IOMMU", "version", "rror", "Killed", "The NVIDIA GPU", "fallen off the bus",
     "fabricmanager", "Failed to start", "fault", "00000030:", "[ERROR]", "[FATAL]", "IMEX",
 )  # fmt: skip
+_RELEVANT = (("10de", "03"), ("1002", "03"), ("1002", "12"), ("15b3", "02"))  # maker and class: GPUs, adapters
 _DETAIL = re.compile(r"\s*(?:\[ ?\d+\]|device \[)")  # rows below an error of PCIe
 _OF_SEVERAL_LINES = frozenset(("The NVIDIA GPU", "fallen off the bus", "IMEX", "link status"))
 
@@ -44,6 +45,8 @@ _BONDED = re.compile(
 
 # the last row of mlx5_ib's dump of a completion: byte 54 is the vendor's syndrome, byte 55 the syndrome
 _CQE = re.compile(r"\b00000030: (?:[0-9a-f]{2} ){6}([0-9a-f]{2}) ([0-9a-f]{2})(?: [0-9a-f]{2}){8}\b")
+
+_Rule = tuple[str, re.Pattern[str], Callable[[re.Match[str], str], None]]
 
 
 class KernelLog(LineReader):
@@ -55,10 +58,15 @@ class KernelLog(LineReader):
         self._speakers: dict[str, str] = {}  # by links: whose words on them are heard
         self._named = ""  # the GPU that a message of several lines began with
         self._last: dict[Subject, tuple[str, Place]] = {}  # what each link did last, where it said so
+        self._functions: set[str] = set()  # GPUs and adapters that the bus found
         self._is_imex = False  # the log is of the IMEX daemon
         self.is_idle = False  # the last line left nothing here, and no other of its shape will
         self.is_repeatable = True  # what the last line left lies in itself alone
-        self._rules: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str], str], None]], ...] = (
+        self._rules: tuple[_Rule, ...] = (*self._of_devices(), *self._of_hosts())
+
+    def _of_devices(self) -> tuple[_Rule, ...]:
+        """Messages of GPUs, switches, adapters and links: a literal, what it stands in, and what takes it."""
+        return (
             ("Xid", re.compile(r"(?<!S)Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?"), self._xid),
             ("SXid", re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),? ?(.*)"), self._sxid),
             (
@@ -73,13 +81,23 @@ class KernelLog(LineReader):
             ("ink is ", re.compile(r"([\w.@-]+):? (?:NIC )?Link is (Up|Down|up|down)\b"), self._carrier),
             ("link status", _BONDED, self._bonded),
             ("running without", re.compile(r"(\S+): now running without any active interface"), self._bond),
+        )
+
+    def _of_hosts(self) -> tuple[_Rule, ...]:
+        """Messages of buses, memory and daemons."""
+        return (
             (
                 "available PCIe",
                 re.compile(
-                    r"([0-9a-f:.]+): ([\d.]+) Gb/s available PCIe bandwidth, limited by (\S+ \S+ \S+ \S+) "
-                    r"link at (\S+) \(capable of ([\d.]+)"
+                    r"(?:\b(pci) )?([0-9a-f:.]+)(?: [a-z]\S*)?: ([\d.]+) Gb/s available PCIe bandwidth, "
+                    r"limited by (\S+ \S+ \S+ \S+) link at (\S+) \(capable of ([\d.]+)"
                 ),
                 self._narrow,
+            ),
+            (
+                "] type 0",
+                re.compile(r"\bpci ([0-9a-f:.]+): \[(\w{4}):\w{4}\] type \d\d class 0x(\w\w)"),
+                self._function,
             ),
             ("IOMMU", re.compile(r"(?:Default domain type: (\w+)|IOMMU enabled)"), self._iommu),
             (
@@ -227,7 +245,15 @@ class KernelLog(LineReader):
         self.sink.add("iommu.fault", True, Subject(device=found[1] or found[2]))
 
     def _narrow(self, found: re.Match[str], _text: str) -> None:
-        self.sink.add("pci.narrow", (float(found[2]), float(found[5]), found[3]), Subject(device=found[1]))
+        # what the bus says as it finds a device: links are not trained yet, and most devices do not matter here
+        if found[1] and ("2.5 GT/s" in found[4] or found[2] not in self._functions):
+            return
+        value = (float(found[3]), float(found[6]), found[4], bool(found[1]))
+        self.sink.add("pci.narrow", value, Subject(device=found[2]))
+
+    def _function(self, found: re.Match[str], _text: str) -> None:
+        if (found[2], found[3]) in _RELEVANT:
+            self._functions.add(found[1])
 
     def _iommu(self, found: re.Match[str], _text: str) -> None:
         self.sink.add("iommu", found[1] or "enabled")

@@ -72,6 +72,8 @@ class Lspci(LineReader):
             elif self._kind and self._able[1] and (speed < self._able[0] or int(link[3]) < self._able[1]):
                 value = (self._kind, speed, int(link[3]), *self._able)
                 self.sink.add("pci.downgraded", value, self._about())
+            elif self._nameless and link[4] == "ok" and link[2] == "ok":
+                self.sink.add("pci.read", True)
             elif self._nameless and (link[4] == "downgraded" or int(link[3]) < self._able[1]):
                 self.sink.add("pci.narrow-somewhere", (int(link[3]), self._able[1]), self._about())
             return

@@ -38,11 +38,14 @@ _GDR_FAR = re.compile(
 )
 _MADE = re.compile(r"name=(\S+) speed=(\d+) ndevs=(\d+)")
 _CHANNEL = re.compile(
-    r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(send|receive)\])? via (NET/[\w ]+/\d+|[^\s(]+)"
+    # old releases say Ring
+    r"(?:Channel|Ring) \d+(?:/\d+)? : (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?(?: \[(send|receive)\])? "
+    r"via (NET/[\w ]+/\d+|[^\s(]+)"
     # a proxy on another GPU of the host sends (PXN): its rank stands between
     r"(?:\(\d+\))?([\w/]*)"
 )
 _SET = re.compile(r"(NCCL_\w+) set (?:by environment )?to (.*)")
+_PATH = re.compile(r"NET/[\w-]+ \(\d+/[\d.]+/(\w+)\)")
 _NVL = re.compile(r"\+ (NVL|PCI)\[([\d.]+)\] - (GPU|NVS|NIC|PCI)/?(\S*)")
 # of a device without a port above it: the parent's link, which sysfs has of ports alone
 _NO_PORT = re.compile(r"could not read /sys/devices/\S*/([0-9a-f:]+\.\d)/\.\./max_link_(?:speed|width)")
@@ -55,6 +58,7 @@ _ALGO = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
 _RETURNED = re.compile(r"([\w./-]+\.(?:cc|cu|h|c)):\d+ -> (\d+)")
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
 TELLING = 0.8  # of a mechanism, from where on a message that is no warning counts
+NEWEST = 99  # minor release, of wording that stays
 KEPT_CALLS = 64  # of each process and communicator, the last ones
 # of which so many are kept apart, in logs of any size
 MOST_THREADS, MOST_PROCESSES, MOST_WAYS, MOST_CALLERS = 100_000, 400_000, 200_000, 100_000
@@ -87,6 +91,7 @@ class NcclLog(LineReader):
         self._said: dict[tuple[str, str, str, int], deque[tuple[int, str]]] = {}
         self._by_word: dict[str, Callable[[Thread, str], None]] = {
             "Channel": self._channel,
+            "Ring": self._channel,
             "NET/IB": self._net_ib,
             "NET/IB:": self._net_ib,
             "NET/Socket": self._net_socket,
@@ -243,6 +248,10 @@ class NcclLog(LineReader):
             self.sink.add("nccl.warn", message[:200], Subject(thread.host, thread.rank))
 
     def _plugin(self, thread: Thread, message: str) -> None:
+        if "No plugin found" in message:
+            self.sink.add("nccl.wording", (0, 21), Subject(thread.host))
+        elif "Could not find: libnccl-net" in message:
+            self.sink.add("nccl.wording", (22, NEWEST), Subject(thread.host))
         loaded = re.search(r"(?:Loaded|Using) net plugin (\S+)|Plugin name set by env to (\S+)", message)
         if loaded is not None:
             self.sink.add("nccl.plugin", loaded[1] or loaded[2], Subject(thread.host))
@@ -258,6 +267,8 @@ class NcclLog(LineReader):
             self.sink.add("nccl.network", found[1], Subject(thread.host))
 
     def _bootstrap(self, thread: Thread, message: str) -> None:
+        releases = (24, NEWEST) if message.startswith("Bootstrap:") else (0, 23)
+        self.sink.add("nccl.wording", releases, Subject(thread.host))
         found = re.search(r"Using (?:\[\d+\])?([\w.@-]+):(\S+?)<", message)
         if found is not None:
             self.sink.add("nccl.bootstrap", (found[1], found[2]), Subject(thread.host))
@@ -318,6 +329,14 @@ class NcclLog(LineReader):
         elif thread.gpu:
             value = (f"{far}/{name}", float(rate))
             self.sink.add("nccl.nvlink", value, Subject(thread.host, device=f"GPU/{thread.gpu}"))
+
+    def _paths(self, thread: Thread, message: str) -> None:
+        """Keep how far a GPU is from each network, as the print of all paths has it."""
+        name, colon, ways = message.partition(" :")
+        networks = tuple(_PATH.findall(ways)) if colon else ()
+        if networks:
+            kinds = ("switched" if " NVS/" in ways else "", *sorted(set(networks)))
+            self.sink.add("nccl.networks", (len(networks), *kinds), Subject(thread.host, device=name))
 
     def _no_port(self, thread: Thread, message: str) -> None:
         found = _NO_PORT.search(message)
@@ -418,6 +437,9 @@ class NcclLog(LineReader):
             return
         if message.startswith("NET/") and "GPU Direct RDMA" in message:
             self._net_ib(thread, message)  # of a plugin by another name
+            return
+        if message.startswith("GPU/"):
+            self._paths(thread, message)
             return
         returned = _RETURNED.match(message)
         if returned is not None:
