@@ -119,3 +119,16 @@ def test_wording_tells_of_hosts_with_other_releases():
     new = "{}:11:21 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin."
     assert decided(f"{old}\n{new.format('node-2')}") == ["version-skew"]
     assert decided(f"{old}\n{new.format('node-1')}") == []  # one host, one run after the other
+
+
+def test_a_table_of_devices_without_a_row_is_a_host_without_adapters():
+    table = "    device                 node GUID\n    ------              ----------------\n"
+    assert decided(table) == ["no-rdma-device"]
+    assert decided(f"{table}    mlx5_0              0c42a10300b95c02\n") == []
+
+
+def test_providers_for_other_adapters_are_not_missed_where_one_was_opened():
+    warning = "libibverbs: Warning: couldn't load driver 'liberdma-rdmav34.so': liberdma-rdmav34.so: cannot open"
+    opened = "                    RDMA_Write BW Test\n Link type       : Ethernet\n"
+    assert decided(warning) == ["verbs-library"]
+    assert decided(f"{warning}\n{opened}") == []

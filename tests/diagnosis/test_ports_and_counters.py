@@ -301,3 +301,27 @@ def test_the_fabric_manager_about_nvlinks(tmp_path: Path, said: str, cause: str)
     found = first(tmp_path, f"[Sep 22 2023 11:06:01] [ERROR] [tid 1803] {said}\n")
     assert found is not None
     assert found[0] == cause
+
+
+DIAGNET = "Discovery\n-I- Discovering ... 12 nodes (3 Switches & 9 CA-s) discovered.\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        (
+            '-E- lid=0x0011 dev=54002 leaf1/U1/P5 - "link_down_counter" value (value=42) is above threshold',
+            "link-flapping",
+        ),
+        ('-W- lid=0x0011 leaf1/U1/P5 - "port_xmit_wait" increased during the run (difference value=132434)', ""),
+        ("-E- Node GUID = 0x0002c903000e0b72 is duplicated in: gpu01/U1, gpu02/U1", "subnet-manager-error"),
+        ("-W- Node with description: gpu01 mlx5_0 is duplicated", ""),
+        ("-E- lid=0x0000 gpu01/U1/P1 - Configured with ZERO lid", "subnet-manager-error"),
+        ("-W- Links in INIT state: leaf1/U1/P5 <-> gpu01/U1/P1", "no-subnet-manager"),
+        ("-W- leaf1/U1 - Temperature 71 C is above high threshold 70", "switch-part"),
+        ("-E- gpu07/U1/P1 - No response for MAD PMPortCountersGet", "port-down"),
+    ],
+)
+def test_lines_of_ibdiagnet(tmp_path: Path, line: str, cause: str) -> None:
+    found = first(tmp_path, f"{DIAGNET}{line}\n")
+    assert (found[0] if found else "") == cause
