@@ -161,6 +161,15 @@ def needed(pattern: str) -> Texts:
     return _joined(_Reader(pattern).alternatives())
 
 
+def fewest(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return texts of which one stands in a line wherever one of `texts` does."""
+    found: list[str] = []
+    for text in sorted(texts, key=lambda text: (len(text), text)):
+        if not any(map(text.__contains__, found)):
+            found.append(text)
+    return tuple(found)
+
+
 def _needed_too(pattern: str, first: Texts) -> tuple[Texts, ...]:
     """Return more sets of texts of each of which a match of `pattern` holds one, the most telling first."""
     reader = _Reader(pattern, SHORT)
@@ -206,6 +215,22 @@ class Pattern:
         return self.compiled.search(text) is not None
 
 
+class Guarded:
+    """A pattern that is asked only where a line holds a text that it needs."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern, self._needs = pattern, fewest(needed(pattern))
+        self._search = re.compile(pattern).search
+
+    def search(self, text: str) -> re.Match[str] | None:
+        """The first match in `text`."""
+        if self._needs and text.isascii():  # of other letters some are those of texts in another case
+            lower = text.lower()
+            if not any(map(lower.__contains__, self._needs)):
+                return None
+        return self._search(text)
+
+
 class LiteralIndex:
     """Patterns by the texts that they need."""
 
@@ -217,7 +242,7 @@ class LiteralIndex:
             for text in one.needs:
                 users[text].append(number)
         often = Counter(part for text in users for part in _thirds(text))
-        parts: dict[str, list[tuple[str, list[int]]]] = defaultdict(list)
+        parts: dict[tuple[str, str, str], list[tuple[str, list[int]]]] = defaultdict(list)
         for text, numbers in users.items():
             parts[min(sorted(_thirds(text)), key=often.__getitem__)].append((text, numbers))
         self._parts = dict(parts)
@@ -241,5 +266,5 @@ class LiteralIndex:
         yield from (number for number in sorted(needed) if self.patterns[number].found(text, lower))
 
 
-def _thirds(text: str) -> set[str]:
-    return {text[at : at + SHORTEST] for at in range(len(text) - SHORTEST + 1)}
+def _thirds(text: str) -> set[tuple[str, str, str]]:
+    return {*zip(text, text[1:], text[2:], strict=False)}
