@@ -3,7 +3,7 @@
 A pattern is read as the tables of the doctor write them: plain text, escapes, classes, groups, alternatives,
 quantifiers, look-around. Each alternative needs the text, or one of the texts of a group, that tells the most. An
 index finds these texts in a line by their rarest three letters, so that a line costs its length and not the number
-of patterns.
+of patterns. A pattern whose text is there is asked only where one of each other set that it needs is there, too.
 """
 
 from __future__ import annotations
@@ -30,10 +30,6 @@ _COMMON = (
     "invalid",
     "cannot",
     "device",
-    # in much else
-    "memory",
-    "state",
-    "group",
 )
 _ZERO_WIDTH = frozenset("bBAZ")
 _CLASSES = frozenset("dDwWsS123456789")
