@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from click.testing import CliRunner
 
 import fabrictwin as ft
@@ -86,17 +87,41 @@ def test_a_step_says_what_share_of_its_kernels_a_framework_reaches(tmp_path: Pat
     spec = read_spec(JOB)
     step = ft.run(spec).step_time
     found = calibrate(spec, step_times=[step * 1.2])
-    (one,) = found.fitted
-    assert one.name == "compute_share"
-    assert 0.7 < one.after < 0.92
-    assert one.errors[1] < one.errors[0]
+    others, own = found.fitted
+    assert (others.name, own.name) == ("compute_share", "same_job.compute_share")
+    assert 0.7 < own.after < others.after < 0.92
+    assert own.errors[1] < 0.02 < others.errors[1] < others.errors[0]
     path = found.save(tmp_path / "c.yaml")
     slower = ft.run(load_spec_with(tmp_path, path.name)).step_time
-    assert slower == pytest.approx(step * 1.2, rel=0.06)
+    assert slower == pytest.approx(step * 1.2, rel=0.02)
+    again = calibrate(load_spec_with(tmp_path, path.name), step_times=[step * 1.2])
+    assert again.fitted == found.fitted  # not calibrated upon
 
 
-def load_spec_with(folder: Path, calibration: str) -> ft.Spec:
-    (folder / "with.yaml").write_text(json.dumps({**JOB, "calibration": calibration}))
+def test_what_a_step_shows_of_its_own_job_holds_on_any_number_of_gpus(tmp_path: Path) -> None:
+    spec = read_spec(JOB)
+    path = calibrate(spec, step_times=[ft.run(spec).step_time * 1.2]).save(tmp_path / "c.yaml")
+    own = yaml.safe_load(path.read_text())["same_job"]["compute_share"]
+
+    def share(hosts: int = 2, **training: Any) -> float:
+        return share_of(load_spec_with(tmp_path, path.name, hosts, **training))
+
+    assert share() == share(hosts=4) == share(global_batch=128) == own
+    for other in ({"sequence": 1024}, {"micro_batch_size": 2}, {"precision": "fp8"}, {"parallel": {"tp": 2}}):
+        assert share(**other) > own  # another job, which one row says less of
+    assert share(parallel={"dp": 16}) == own
+    assert share(compute_share=0.5) == 0.5
+
+
+def share_of(spec: ft.Spec) -> float:
+    return float(spec.workload["training"]["compute_share"])
+
+
+def load_spec_with(folder: Path, calibration: str, hosts: int = 2, **training: Any) -> ft.Spec:
+    job: Any = json.loads(json.dumps({**JOB, "calibration": calibration}))
+    job["cluster"]["hosts"]["count"] = hosts
+    job["workload"]["training"] |= training
+    (folder / "with.yaml").write_text(json.dumps(job))
     return load_spec(folder / "with.yaml")
 
 

@@ -119,3 +119,34 @@ def test_wording_tells_of_hosts_with_other_releases():
     new = "{}:11:21 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin."
     assert decided(f"{old}\n{new.format('node-2')}") == ["version-skew"]
     assert decided(f"{old}\n{new.format('node-1')}") == []  # one host, one run after the other
+
+
+def test_a_table_of_devices_without_a_row_is_a_host_without_adapters():
+    table = "    device                 node GUID\n    ------              ----------------\n"
+    assert decided(table) == ["no-rdma-device"]
+    assert decided(f"{table}    mlx5_0              0c42a10300b95c02\n") == []
+
+
+def test_providers_for_other_adapters_are_not_missed_where_one_was_opened():
+    warning = "libibverbs: Warning: couldn't load driver 'liberdma-rdmav34.so': liberdma-rdmav34.so: cannot open"
+    opened = "                    RDMA_Write BW Test\n Link type       : Ethernet\n"
+    assert decided(warning) == ["verbs-library"]
+    assert decided(f"{warning}\n{opened}") == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "mpirun -np 16 -H a:8,b:8 -x NCCL_DEBUG=WARN -x NCCL_ALGO=Ring -x LD_LIBRARY_PATH ./all_reduce_perf -b 1G",
+        "$ NCCL_DEBUG=INFO NCCL_ALGO=Ring ./build/all_reduce_perf -b 8 -e 128M",
+        "export NCCL_ALGO=Ring",
+    ],
+)
+def test_a_command_sets_variables_of_what_it_starts(command):
+    settings = {fact.parts for fact in read_text(command).of("nccl.setting")}
+    assert ("NCCL_ALGO", "Ring") in settings
+    assert decided(command) == ["setting-forced"]
+
+
+def test_a_command_is_no_message():
+    assert decided("mpirun -np 2 --mca btl_tcp_if_include eth0 --mca btl ^openib ./a.out") == []

@@ -301,3 +301,56 @@ def test_the_fabric_manager_about_nvlinks(tmp_path: Path, said: str, cause: str)
     found = first(tmp_path, f"[Sep 22 2023 11:06:01] [ERROR] [tid 1803] {said}\n")
     assert found is not None
     assert found[0] == cause
+
+
+DIAGNET = "Discovery\n-I- Discovering ... 12 nodes (3 Switches & 9 CA-s) discovered.\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        (
+            '-E- lid=0x0011 dev=54002 leaf1/U1/P5 - "link_down_counter" value (value=42) is above threshold',
+            "link-flapping",
+        ),
+        ('-W- lid=0x0011 leaf1/U1/P5 - "port_xmit_wait" increased during the run (difference value=132434)', ""),
+        ("-E- Node GUID = 0x0002c903000e0b72 is duplicated in: gpu01/U1, gpu02/U1", "subnet-manager-error"),
+        ("-W- Node with description: gpu01 mlx5_0 is duplicated", ""),
+        ("-E- lid=0x0000 gpu01/U1/P1 - Configured with ZERO lid", "subnet-manager-error"),
+        ("-W- Links in INIT state: leaf1/U1/P5 <-> gpu01/U1/P1", "no-subnet-manager"),
+        ("-W- leaf1/U1 - Temperature 71 C is above high threshold 70", "switch-part"),
+        ("-E- gpu07/U1/P1 - No response for MAD PMPortCountersGet", "port-down"),
+    ],
+)
+def test_lines_of_ibdiagnet(tmp_path: Path, line: str, cause: str) -> None:
+    found = first(tmp_path, f"{DIAGNET}{line}\n")
+    assert (found[0] if found else "") == cause
+
+
+MODULES = "Module                  Size  Used by\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "cause"),
+    [
+        (("nvidia", "mlx5_ib", "nvidia_peermem"), ""),
+        (("nvidia", "mlx5_ib"), "peermem-missing"),
+        (("nvidia", "ext4"), ""),  # no adapter to reach GPUs
+        (("mlx5_ib", "ext4"), ""),  # no GPU to be reached
+    ],
+)
+def test_lists_of_modules(tmp_path: Path, rows: tuple[str, ...], cause: str) -> None:
+    found = judged(tmp_path, MODULES + "".join(f"{name}   123456  0\n" for name in rows))
+    shown = [one.id for one in found.findings if one.severity > Severity.NOTE]
+    assert (shown[0] if shown else "") == cause
+    assert cause or found.verdict == CLEAN
+
+
+def test_seven_gpus_of_a_baseboard_are_asked_about(tmp_path: Path) -> None:
+    gpus = [f"GPU {n}: NVIDIA H100 80GB HBM3 (UUID: GPU-{n})\n" for n in range(8)]
+    assert first(tmp_path, "".join(gpus)) is None
+    assert first(tmp_path, "".join(gpus[:7])) == ("gpu-lost", Severity.QUESTION)
+
+
+def test_a_full_shared_memory(tmp_path: Path) -> None:
+    assert first(tmp_path, "shm             8.0G  8.0G   12K 100% /dev/shm\n") == ("shared-memory", Severity.ERROR)

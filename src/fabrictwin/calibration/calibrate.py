@@ -28,10 +28,15 @@ from fabrictwin.base.units import PS_PER_S, PS_PER_US
 from fabrictwin.calibration.adapters import fit_adapters
 from fabrictwin.calibration.fitting import SINGLE, Fitted, Prior, fit
 from fabrictwin.calibration.inputs import CollectiveRows, Inputs, read_inputs
-from fabrictwin.catalog.error_ranges import REGIMES, regime_of
+from fabrictwin.catalog.error_ranges import REGIMES, Spread, error_ranges, regime_of, step_spread
 from fabrictwin.catalog.step_shares import step_shares
 from fabrictwin.cluster.build_blueprint import build
-from fabrictwin.cluster.spec.calibration_file import AdapterCorrections, CalibrationFile, CollectiveCorrections
+from fabrictwin.cluster.spec.calibration_file import (
+    AdapterCorrections,
+    CalibrationFile,
+    CollectiveCorrections,
+    job_of,
+)
 from fabrictwin.cluster.spec.spec import Spec
 from fabrictwin.nccl.settings.spec_section import settings_here
 from fabrictwin.runs import execute
@@ -46,11 +51,11 @@ HOP = Prior("collectives.hop", 1.0, 0.5)
 RATE = Prior("collectives.rate", 1.0, 0.15)
 SHOWN = dict(zip((name for name, *_ in REGIMES), (LAUNCH, HOP, RATE), strict=True))
 UNCORRECTED: dict[str, Any] = {"launch_us": 0.0, "hop": 1.0, "rate": 1.0}
-SHARE = 0.2  # the width of a share's prior around that of the GPU and the software ...
-KNOWN_SHARE = 0.06  # ... where steps of both were compared: what models and releases differ by (docs/calibrate.md)
 PRODUCTS = 0.2  # the prior's width of a type's factor
 LARGE = 512  # sides of products that the catalog's throughput is about
 LEAST_SHARE = 0.05
+LEAST_WIDTH = 1e-3  # of a prior and of a row, where no spread was seen
+SHARE, OWN_SHARE = "compute_share", "same_job.compute_share"
 
 
 @record
@@ -59,6 +64,7 @@ class Calibrated:
 
     name: str
     fitted: tuple[Fitted, ...]
+    job: str = ""  # that a step was measured of (`job_of`)
 
     @property
     def data(self) -> dict[str, Any]:
@@ -72,6 +78,8 @@ class Calibrated:
                     found.setdefault(section, {})[key] = value
                 else:
                     found[section] = value
+        if "same_job" in found:
+            found["same_job"]["job"] = self.job
         rests = dict.fromkeys(one.source for one in self.fitted if one.applied)
         return {**found, "rests_on": list(rests)}
 
@@ -148,8 +156,8 @@ def calibrate(
     times = (*step_times, *found.steps_s)
     if times:
         stage("the step at several shares")
-        fitted.append(_step(_with_products(spec, known), times))
-    return Calibrated(spec.name, tuple(fitted))
+        fitted += _step(_with_products(spec, known), times)
+    return Calibrated(spec.name, tuple(fitted), job_of(spec.workload["training"]) if times else "")
 
 
 def _with_adapters(spec: Spec, fitted: Sequence[Fitted]) -> Spec:
@@ -163,8 +171,10 @@ def _uncalibrated(spec: Spec) -> dict[str, Any]:
     """Return the workload without what its calibration laid beneath it."""
     workload = dict(spec.workload)
     if spec.calibration is not None and isinstance(workload.get("training"), dict):
-        laid = {"compute_share": spec.calibration.compute_share}
         training = dict(workload["training"])
+        own = spec.calibration.same_job
+        same = own is not None and own.job == job_of(training)
+        laid = {"compute_share": own.compute_share if own and same else spec.calibration.compute_share}
         laid["product_share"] = dict(spec.calibration.products).get(training.get("precision", "bf16"))
         workload["training"] = {k: v for k, v in training.items() if k not in laid or v != laid[k]}
     return workload
@@ -233,8 +243,8 @@ def _run(spec: Spec, table: CollectiveRows) -> perf.Run:
 # --- steps and products ------------------------------------------------------------------------------------
 
 
-def _step(spec: Spec, times_s: Sequence[float]) -> Fitted:
-    """Fit the share of their kernels' throughput that steps reach. Raises ConfigError."""
+def _step(spec: Spec, times_s: Sequence[float]) -> list[Fitted]:
+    """Fit the shares of their kernels' throughput that steps reach. Raises ConfigError."""
     measured = median(times_s)
     if not 0 < measured < math.inf:
         raise ConfigError(f"got a step of {measured} s, expected a time above 0", key="--step-time")
@@ -247,7 +257,7 @@ def _step(spec: Spec, times_s: Sequence[float]) -> Fitted:
     twin = make_twin(spec, build(spec.cluster, spec=spec))
     gpu, software = twin.fabric.templates[0].gpu_type, spec.workload["training"].get("software")
     shares = step_shares()
-    known = gpu in shares.gpus and software in shares.software
+    spread = step_spread(error_ranges("step").spread, gpu=gpu in shares.gpus, software=software in shares.software)
 
     def step_s(share: float) -> float:
         training = {**spec.workload["training"], "compute_share": share}
@@ -255,26 +265,37 @@ def _step(spec: Spec, times_s: Sequence[float]) -> Fitted:
         return execute.predict(execute.with_overrides(asked, fidelity="analytic")).trace.end_ps / PS_PER_S
 
     source = f"a step of {measured:.4g} s" + (f", the median of {len(times_s)}" if len(times_s) > 1 else "")
-    return fit_share(step_s, shares.of(gpu, software), measured, source, known=known)
+    return fit_shares(step_s, shares.of(gpu, software), measured, source, spread)
 
 
-def fit_share(
-    step_s: Callable[[float], float], usual: float, measured_s: float, source: str, *, known: bool
-) -> Fitted:
-    """Fit the share of their kernels' throughput that steps reach to one time in seconds, around what is usual.
+def fit_shares(
+    step_s: Callable[[float], float], usual: float, measured_s: float, source: str, spread: Spread
+) -> list[Fitted]:
+    """Fit shares of kernels' throughput that steps reach to one time in seconds: of this job and of others.
 
-    `step_s` gives the step in seconds for a share; `known` says that the GPU and the software were compared.
+    `step_s` gives the step in seconds for a share, `usual` is the share without the time. How far the time moves
+    either is the mean of what it leaves likely (the best linear predictor of nested random effects): of others it
+    shows what the group has in common, beside what is the job's and the row's own; of the job all but the row's.
     """
-    prior = Prior("compute_share", usual, KNOWN_SHARE if known else SHARE)
+    of_group = (spread.group, math.hypot(spread.job, spread.row))
+    of_job = (math.hypot(spread.group, spread.job), spread.row)
 
     def within(share: float) -> float:
         return float(np.clip(share, LEAST_SHARE, 1.0))
 
-    def logs(at: F64) -> F64:
-        return np.array([math.log(step_s(within(prior.at(float(at[0])))) / measured_s)])
+    def fitted(name: str, widths: tuple[float, float], of: str) -> Fitted:
+        prior = Prior(name, usual, max(widths[0], LEAST_WIDTH))
 
-    (one,) = fit(logs, [prior], 1, source)
-    return replace(one, after=within(one.after))
+        def logs(at: F64) -> F64:
+            return np.array([math.log(step_s(within(prior.at(float(at[0])))) / measured_s)])
+
+        (one,) = fit(logs, [prior], 1, f"{source}, {of}", noise=max(widths[1], LEAST_WIDTH))
+        return replace(one, after=within(one.after))
+
+    return [
+        fitted(SHARE, of_group, "for other jobs"),
+        fitted(OWN_SHARE, of_job, "for this job on any number of GPUs"),
+    ]
 
 
 def _products(spec: Spec, measured: Measured) -> list[Fitted]:

@@ -15,7 +15,7 @@ import numpy as np
 from fabrictwin.base.arrays import F64
 from fabrictwin.base.records import record
 
-NOISE = 0.06  # of ln(time) between like runs: rows of one release, machine and model differ by so much
+NOISE = 0.06  # of ln(time) between like runs
 SINGLE = 0.10  # a single row is applied only where the model is off by more than this
 LEAST = 0.002  # by which a fit must lower the median error
 MOST_STEPS, LONGEST, SHORTEST = 20, 1.0, 0.001
@@ -55,11 +55,11 @@ class Fitted:
     applied: bool = True
 
 
-def least_squares(logs: Callable[[F64], F64], priors: Sequence[Prior], kept: F64) -> F64:
+def least_squares(logs: Callable[[F64], F64], priors: Sequence[Prior], kept: F64, noise: float = NOISE) -> F64:
     """Return the distances from priors, in widths, that fit the kept rows best (Gauss-Newton, steps halved)."""
 
     def residuals(at: F64) -> F64:
-        found: F64 = np.concatenate([logs(at)[kept.astype(bool)] / NOISE, at])
+        found: F64 = np.concatenate([logs(at)[kept.astype(bool)] / noise, at])
         return found
 
     at = np.zeros(len(priors))
@@ -79,10 +79,12 @@ def least_squares(logs: Callable[[F64], F64], priors: Sequence[Prior], kept: F64
     return at
 
 
-def fit(logs: Callable[[F64], F64], priors: Sequence[Prior], points: int, source: str) -> list[Fitted]:
+def fit(
+    logs: Callable[[F64], F64], priors: Sequence[Prior], points: int, source: str, *, noise: float = NOISE
+) -> list[Fitted]:
     """Return constants from so many points; a single one only where it is off by more than 10 %.
 
-    `logs` gives ln(predicted / measured) of all points for distances from the priors.
+    `logs` gives ln(predicted / measured) of all points for distances from the priors, which differ by `noise`.
     """
     assert points >= len(priors), "never from fewer points than constants"
     whole = np.ones(points)
@@ -94,7 +96,7 @@ def fit(logs: Callable[[F64], F64], priors: Sequence[Prior], points: int, source
     ]
     if points == 1 and before <= SINGLE:
         return left
-    at = least_squares(logs, priors, whole)
+    at = least_squares(logs, priors, whole, noise)
     after = float(median(np.abs(np.expm1(logs(at)))))
     if after > before - LEAST:  # what leaves no less error is no better known than before
         return left
@@ -104,7 +106,7 @@ def fit(logs: Callable[[F64], F64], priors: Sequence[Prior], points: int, source
         for i in range(points):
             kept = whole.copy()
             kept[i] = 0
-            errors.append(abs(math.expm1(logs(least_squares(logs, priors, kept))[i])))
+            errors.append(abs(math.expm1(logs(least_squares(logs, priors, kept, noise))[i])))
         alone = float(median(errors))
     return [
         Fitted(one.name, one.value, one.at(where), one.text, points, source, (before, after, alone))

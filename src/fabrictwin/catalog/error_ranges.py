@@ -8,6 +8,7 @@ range never rests on a handful of rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -86,6 +87,26 @@ class ErrorRange:
 
 
 @record
+class Spread:
+    """Standard deviations of ln(measured / predicted time) of steps that were held out, one within the other.
+
+    Attributes:
+        group: What all jobs of one hardware, release and model are off by together.
+        job: What each of a group's jobs (layout, sizes, precision) is off by itself, on any number of GPUs.
+        row: What is left, between rows of one job.
+    """
+
+    group: float
+    job: float
+    row: float
+
+    def and_beyond(self, *others: Spread) -> Spread:
+        """Return it with what others' groups are off by beyond its own."""
+        beyond = sum(max(0.0, one.group**2 - self.group**2) for one in others)
+        return Spread(math.sqrt(self.group**2 + beyond), self.job, self.row)
+
+
+@record
 class Ranges:
     """All ranges of one kind of answer, and what was compared at all."""
 
@@ -93,6 +114,7 @@ class Ranges:
     compared: Mapping[str, Any]
     # by first feature: rows judged by ranges made without their groups, their shares in the half, in nine tenths
     coverage: Mapping[str, tuple[int, float, float]]
+    spread: Mapping[str, Spread]  # by first feature; of steps alone
 
     def of(self, features: Sequence[str], outside: Iterable[str] = ()) -> ErrorRange:
         """Return the range of the cell that shares the most features, in their order."""
@@ -118,7 +140,14 @@ def error_ranges(answer: str) -> Ranges:
         first: (int(judged), float(half), float(nine_tenths))
         for first, (judged, half, nine_tenths) in found["coverage"].items()
     }
-    return Ranges(cells, found["compared"], coverage)
+    spread = {first: Spread(*map(float, row)) for first, row in found.get("spread", {}).items()}
+    return Ranges(cells, found["compared"], coverage, spread)
+
+
+def step_spread(spread: Mapping[str, Spread], *, gpu: bool, software: bool) -> Spread:
+    """Return how steps are spread, from what they are by first feature, the GPU or the software known or not."""
+    unknown = (() if gpu else (STEP.without_hardware,)) + (() if software else (STEP.without_software,))
+    return spread[STEP.known].and_beyond(*(spread[name] for name in unknown))
 
 
 def regime_of(size_bytes: int) -> str:

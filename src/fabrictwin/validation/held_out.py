@@ -19,8 +19,10 @@ from statistics import median
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage
 from fabrictwin.base.records import record
-from fabrictwin.calibration.calibrate import fit_share
+from fabrictwin.calibration.calibrate import OWN_SHARE, SHARE, fit_shares
+from fabrictwin.catalog.error_ranges import Spread, step_spread
 from fabrictwin.catalog.step_shares import step_shares
+from fabrictwin.cluster.spec.calibration_file import job_of
 from fabrictwin.validation.published_data import Measurements
 from fabrictwin.validation.step_shares_fit import with_share
 from fabrictwin.validation.training_cases import Case
@@ -134,6 +136,7 @@ def held_out(
     group = DIMENSIONS[by]
     named = [replace(case, hardware=group(case)) for case in cases if case.spec is not None]
     fitter = Fitter(measurements, named, answers, stage)
+    answers.of(fitter.shared_without_own())  # all at once, so that workers share them
     outcomes: list[Outcome] = []
     refitted = 0
     for name in fitter.families():
@@ -145,12 +148,16 @@ def held_out(
     return _held_out(by, len(fitter.families()), refitted, [o for o in outcomes if o.error is not None])
 
 
-def with_one_row(found: HeldOut, answers: Answers) -> HeldOut:
+Spreads = Callable[[Outcome], Mapping[str, Spread]]  # by what is known of a case, without the group of a row
+
+
+def with_one_row(found: HeldOut, answers: Answers, spreads: Spreads) -> HeldOut:
     """Return errors of rows of a group with each other row of it as calibration, in turn.
 
-    As `fabrictwin calibrate` does with a step's time: the share moves from that without the group, and only where
-    the row is off by more than a tenth. A row counts once for each row that calibrates it. Pairs are of rows with
-    the same calibration, the row that it is from among them, as somebody compares layouts.
+    As `fabrictwin calibrate` does with a step's time: shares move from that without the group, by how steps of
+    other groups are spread, and only where the row is off by more than a tenth. A row counts once for each row
+    that calibrates it. Pairs are of rows with the same calibration, the row that it is from among them, as
+    somebody compares layouts.
     """
     groups: dict[str, list[Outcome]] = {}
     for outcome in found.outcomes:
@@ -160,9 +167,10 @@ def with_one_row(found: HeldOut, answers: Answers) -> HeldOut:
     scaling, layouts = (0, 0), (0, 0)
     for members in groups.values():
         others_of = [one for one in found.outcomes if one.case.hardware != members[0].case.hardware]
+        spread = _known_spread(members[0], others_of, spreads(members[0]))
         for given in members:
-            share = _calibrated_share(given, answers, known=_compared(given, others_of))
-            cases = [one.case if share is None else with_share(one.case, share) for one in members]
+            shares = _calibrated_shares(given, answers, spread)
+            cases = [_calibrated(one.case, given.case, shares) for one in members]
             alike = [o for o in answers.of(cases) if o.error is not None]
             outcomes += [o for o in alike if o.case.row is not given.case.row]
             scaling, layouts = _added(scaling, _scaling(alike)), _added(layouts, _layouts(alike))
@@ -174,10 +182,22 @@ def _added(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
     return one[0] + other[0], one[1] + other[1]
 
 
-def _compared(given: Outcome, others: Iterable[Outcome]) -> bool:
-    """Return true if other rows are of a row's GPU, and others of its software."""
+def _known_spread(given: Outcome, others: Iterable[Outcome], spread: Mapping[str, Spread]) -> Spread:
+    """Return how steps are spread where other rows are of a row's GPU and of its software, or not."""
     known = [_machine(one) for one in others]
-    return all(any(mine == theirs[i] for theirs in known) for i, mine in enumerate(_machine(given)))
+    gpu, software = (any(mine == theirs[i] for theirs in known) for i, mine in enumerate(_machine(given)))
+    return step_spread(spread, gpu=gpu, software=software)
+
+
+def _calibrated(case: Case, given: Case, shares: Mapping[str, float]) -> Case:
+    """Return a row with what another one of its group says of it."""
+    share = shares.get(OWN_SHARE if _job(case) == _job(given) else SHARE)
+    return case if share is None else with_share(case, share)
+
+
+def _job(case: Case) -> str:
+    assert case.spec is not None
+    return job_of((case.spec.workload or {})["training"])
 
 
 def _machine(outcome: Outcome) -> tuple[str, str]:
@@ -185,8 +205,8 @@ def _machine(outcome: Outcome) -> tuple[str, str]:
     return outcome.case.row.hardware, (outcome.case.spec.workload or {})["training"].get("software", "")
 
 
-def _calibrated_share(given: Outcome, answers: Answers, *, known: bool) -> float | None:
-    """Return the share that a row's own time asks for; none where the row is met."""
+def _calibrated_shares(given: Outcome, answers: Answers, spread: Spread) -> dict[str, float]:
+    """Return the shares that a row's own time asks for; none where the row is met."""
     assert given.step_time_s is not None
     assert given.error is not None
     assert given.case.spec is not None
@@ -198,8 +218,8 @@ def _calibrated_share(given: Outcome, answers: Answers, *, known: bool) -> float
         return one.step_time_s
 
     usual = (given.case.spec.workload or {})["training"]["compute_share"]
-    fitted = fit_share(step_s, usual, given.step_time_s * (1 + given.error), given.case.row.row, known=known)
-    return fitted.after if fitted.applied else None
+    fitted = fit_shares(step_s, usual, given.step_time_s * (1 + given.error), given.case.row.row, spread)
+    return {one.name: one.after for one in fitted if one.applied}
 
 
 def _held_out(by: str, groups: int, refitted: int, outcomes: list[Outcome]) -> HeldOut:

@@ -23,7 +23,8 @@ that rests on one of them fitted to the rest. This page is made, in minutes, by
 
 *Left out* names what is left out in turn; *refitted* how many of the groups hold a row that a constant rests on,
 so that it was fitted again or lost its effect. *But for one row*: each row of a group calibrates the others in
-turn, as `fabrictwin calibrate` would with its step time, which moves nothing where it is met within a tenth; a row
+turn, as `fabrictwin calibrate` would with its step time, which moves nothing where it is met within a tenth and
+others by what a group has in common (from the errors of other groups: [calibrate](calibrate.md)); a row
 counts once for each that calibrates it, a pair once for each calibration that both of its rows have. *Flipped* are
 pairs in the wrong order: of rows that differ in GPUs alone, and of layouts of one model on the same GPUs in one
 series and release. Errors are of throughput. What kernels are
@@ -38,12 +39,13 @@ from the errors of rows that were held out and never from the fit. Cases are ali
 where both are, by whether they stay inside one host or rack; of collectives by size. Where the software is not
 known they are steps of each framework with all others' shares; those with experts or state-space layers are no
 part of them, because their constants rest on rows of Megatron-Bridge alone, and an answer says so. A range lies
-around the prediction, as far to either side as half and nine tenths of rows are off, whichever way: the median of
-a few machines says which ones were published, and a range that follows it misses the next one. It is wider where
-few machines or releases are behind it, and a case outside of all that was compared says so.
-`--write-ranges src/fabrictwin/catalog/data/error_ranges.yaml` makes the file that they stand in (most of an
-hour: collectives are fitted again without each machine's series and each generation). The last table says how many
-held-out rows lie in ranges that were made without them and all of their machine or release.
+around the prediction, as far to either side as half and nine tenths of rows are off, whichever way: the median
+of a few machines says which ones were published, and a range that follows it misses the next one. It is wider
+where few machines or releases are behind it, of steps as far as what is off is common to each of them; a case
+outside of all that was compared says so. `--write-ranges src/fabrictwin/catalog/data/error_ranges.yaml` makes
+the file that they stand in (most of an hour: collectives are fitted again without each machine's series and
+each generation; `--only step` makes those of steps and keeps the others). The last table says how many held-out
+rows lie in ranges that were made without them and all of their machine or release.
 """
 
 

@@ -178,6 +178,11 @@ class Fitter:
         """Shares fitted to rows of all hardware but `out`."""
         return fit_shares(row for row in self.tilted if row.case.hardware != out)
 
+    def shared_without_own(self) -> list[Case]:
+        """Rows with the shares that are fitted without each one's hardware."""
+        shares = {name: self.shares(name) for name in self.families()}
+        return [shared(self.measurements, case, shares[case.hardware]) for case in self.cases]
+
     def without(self, out: str) -> tuple[Fitter, list[Fitted]]:
         """(rows with the shares, and constants, that are fitted without a hardware)."""
         shares = self.shares(out)

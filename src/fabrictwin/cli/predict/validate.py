@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -104,6 +105,12 @@ def training(
 @written("--write", help="Write the page of these errors, docs/accuracy.md, to a file.")
 @written("--write-ranges", help="Fit collectives and play servers too, and write the ranges that answers print.")
 @click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice(["step", "collective", "served"]),
+    help="With --write-ranges: make only these, and keep the file's others; may come again.",
+)
+@click.option(
     "--by", multiple=True, metavar="WHAT", help="Leave out only this, such as hardware or series; may come again."
 )
 def accuracy(
@@ -112,12 +119,13 @@ def accuracy(
     workers: int,
     write: Path | None,
     write_ranges: Path | None,
+    only: tuple[str, ...],
     by: tuple[str, ...],
 ) -> None:
     """Errors of training steps that were held out with all that is like them; takes minutes."""
     from fabrictwin.base.errors import ConfigError, did_you_mean
     from fabrictwin.base.progress import Progress
-    from fabrictwin.base.textfile import write_text
+    from fabrictwin.base.textfile import read_text, write_text
     from fabrictwin.validation.held_out import (
         DIMENSIONS,
         SINGLE_KIND,
@@ -129,14 +137,18 @@ def accuracy(
     from fabrictwin.validation.held_out_text import held_out_json, held_out_page, held_out_text
     from fabrictwin.validation.published_data import find_data, read_data
     from fabrictwin.validation.ranges.error_file import all_ranges
+    from fabrictwin.validation.ranges.error_rows import KNOWN, step_spreads
     from fabrictwin.validation.training_cases import cases
     from fabrictwin.validation.training_judge import Answers
 
     for unknown in (one for one in by if one not in DIMENSIONS):
         hint = did_you_mean(unknown, DIMENSIONS)
         raise ConfigError(f"got {unknown!r}, expected one of {'; '.join(DIMENSIONS)}{hint}", key="--by")
-    if by and write_ranges is not None:
-        raise ConfigError("ranges rest on all ways of leaving out, expected no --by beside it", key="--by")
+    if by and write_ranges is not None and set(KNOWN) - set(by) and (not only or "step" in only):
+        raise ConfigError(f"ranges of steps rest on {'; '.join(KNOWN)}, expected those or no --by", key="--by")
+    if only and write_ranges is None:
+        raise ConfigError("got kinds of ranges, expected --write-ranges beside it", key="--only")
+    kept = read_text(write_ranges) if only and write_ranges is not None else ""
     measurements = read_data(find_data(data))
     rows = cases(measurements)
     with Progress() as progress:
@@ -145,9 +157,12 @@ def accuracy(
         found = [
             held_out(one, measurements, rows, answers, progress.stage) for one in DIMENSIONS if not by or one in by
         ]
-        found += [with_one_row(one, answers) for one in found if one.by == SINGLE_KIND]
+        if set(KNOWN) <= {one.by for one in found}:
+            single = next(one for one in found if one.by == SINGLE_KIND)
+            found.append(with_one_row(single, answers, partial(step_spreads, measurements, [*found])))
         if write_ranges is not None:
-            write_text(write_ranges, all_ranges(measurements, found, progress.stage, workers))
+            text = all_ranges(measurements, found, progress.stage, workers=workers, only=only, kept=kept)
+            write_text(write_ranges, text)
     found.append(in_sample(outcomes))
     counted = freedom(measurements, outcomes)
     if write is not None:

@@ -1,11 +1,14 @@
 """A spec's `calibration`: constants that `fabrictwin calibrate` fitted to measurements of one's own.
 
 A file, or its keys in the spec. What it says of training steps lies beneath `workload.training`: a key that stands
-there is kept.
+there is kept. A step that was measured says more of its own job, on whatever number of GPUs, than of others, whose
+layout, sizes or precision differ: there are two shares.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -14,6 +17,7 @@ from pydantic import Field, model_validator
 from fabrictwin.cluster.spec.model_base import Model
 
 Share = Annotated[float, Field(gt=0, le=1)]
+_OF_SIZE = ("global_batch", "micro_batches", "compute_share", "product_share")
 Factor = Annotated[float, Field(ge=0.1, le=10)]
 
 
@@ -32,11 +36,19 @@ class AdapterCorrections(Model):
     message_rate: Factor = 1.0  # of a queue pair and of an adapter
 
 
+class SameJob(Model):
+    """What a step's time says of the job that it was measured of, on any number of GPUs."""
+
+    compute_share: Share
+    job: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]  # by `job_of`
+
+
 class CalibrationFile(Model):
     """Fitted constants, and what they rest on."""
 
     schema_version: Annotated[Literal[1], Field(alias="schema")] = 1
     compute_share: Share | None = None
+    same_job: SameJob | None = None
     # times the catalog's throughput
     products: dict[Literal["bf16", "fp16", "fp8", "fp4"], Factor] = Field(default_factory=dict)
     collectives: CollectiveCorrections | None = None
@@ -45,10 +57,20 @@ class CalibrationFile(Model):
 
     @model_validator(mode="after")
     def _something(self) -> CalibrationFile:
-        known = (self.compute_share, self.products or None, self.collectives, self.adapters)
+        known = (self.compute_share, self.same_job, self.products or None, self.collectives, self.adapters)
         if all(one is None for one in known):
             raise ValueError("got no constant, expected compute_share, products, collectives or adapters")
         return self
+
+
+def job_of(training: Mapping[str, Any]) -> str:
+    """Return a digest of a `workload.training` but for its GPUs, its global batch and what a calibration gives."""
+    parallel = training.get("parallel")
+    kept = {key: value for key, value in training.items() if key not in _OF_SIZE}
+    if isinstance(parallel, Mapping):
+        kept["parallel"] = {key: value for key, value in parallel.items() if key != "dp"}
+    text = json.dumps({key: value for key, value in kept.items() if value}, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def beneath(workload: Any, calibration: CalibrationFile) -> Any:
@@ -57,7 +79,10 @@ def beneath(workload: Any, calibration: CalibrationFile) -> Any:
     if not isinstance(training, Mapping):
         return workload
     found: dict[str, Any] = {}
-    if calibration.compute_share is not None:
+    own = calibration.same_job
+    if own is not None and own.job == job_of(training):
+        found["compute_share"] = own.compute_share
+    elif calibration.compute_share is not None:
         found["compute_share"] = calibration.compute_share
     precision = training.get("precision", "bf16")
     if isinstance(precision, str) and precision in calibration.products:

@@ -11,12 +11,14 @@ from statistics import median
 from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.causes import cause
 from fabrictwin.diagnosis.evidence import Fact
+from fabrictwin.diagnosis.expectation.hardware import PART
 from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import found, reported
 
 LOW, VERY_LOW = 0.8, 0.6  # of what the twin predicts; below, a note and a finding
 LARGE = 64 << 20  # sizes below are ruled by latencies, which differ by host
 SEEN = 0.6  # sure of the hardware where files show its fabric
+ANY_FABRIC = 0.1  # of the catalog's: none that such hosts are sold with is as slow, but for sockets
 COLLAPSE = 0.5
 FALLEN = 0.6  # of the best, at two large sizes one after the other: no choice of an algorithm costs as much
 _OF_A_CHECK = re.compile(r"\b(?:[Cc]heck(?:er|s)?|\w+ [Tt]est) (?:crashed|[Ff]ailed)|[Rr]equired dependencies")
@@ -47,11 +49,16 @@ def measured(case: Case) -> Iterator[Finding]:
             f"{wanted:.4g} GB/s (tolerance 20%)",
             min(0.9, expected.confidence) if share < VERY_LOW else 0.5 * expected.confidence,
             # a table without a log tells neither the fabric nor the adapters
-            severity=Severity.WARNING if share < VERY_LOW and expected.confidence >= SEEN else Severity.QUESTION,
+            severity=Severity.WARNING if _is_far(share, expected.confidence) else Severity.QUESTION,
             expected_from=expected.source,
             gain=f"{1 / max(share, 0.01):.3g} times the bandwidth",
             collect="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,TUNING of the run; lspci -vvv; topo -m",
         )
+
+
+def _is_far(share: float, confidence: float) -> bool:
+    """Return true where a run is too slow for the hardware, as sure as files show it."""
+    return share < VERY_LOW and (confidence >= SEEN or (share < ANY_FABRIC and confidence > PART))
 
 
 def _runs(facts: list[Fact]) -> list[list[Fact]]:

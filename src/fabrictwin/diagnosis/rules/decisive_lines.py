@@ -23,6 +23,7 @@ AREA = 0.51  # below, a mechanism tells whose program failed, and no more
 # by which a watchdog ends its process
 _ABORT = re.compile(r"\bAborted\b|SIGABRT|[Ss]ignal:? (?:6|15)\b|exit ?code\s*:?\s*(?:-6|134)\b")
 _UNKNOWN = {"fatal": 0.3, "error": 0.2, "warning": 0.1}
+_PROVIDER = re.compile(r"libibverbs: Warning: couldn.t load driver")
 ASK = "the whole output of that rank from a minute before this line; NCCL_DEBUG=INFO; dmesg of its host"
 
 
@@ -59,7 +60,13 @@ def _known(case: Case) -> list[Fact]:
         after = one.place.line > caught.get(one.place.file, one.place.line)
         return one.parts[0] == "rank-died" and bool(after or _ABORT.search(str(one.parts[1])))
 
-    return [one for one in known if not caught or not follows(one)]
+    # a device that was opened has its provider; others that packages name are for other adapters
+    opened = any(fact.parts and fact.parts[0] for fact in case.of("nccl.hcas", "hca.guid", "perftest.option"))
+    return [
+        one
+        for one in known
+        if not (caught and follows(one)) and not (opened and _PROVIDER.search(str(one.parts[1])))
+    ]
 
 
 def _by_cause(known: Sequence[Fact], already: set[str]) -> dict[str, list[Fact]]:

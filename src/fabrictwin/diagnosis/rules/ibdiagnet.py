@@ -5,6 +5,7 @@ Events are those of ibutils2 (ibdiag_fabric_errs.h): a row of db_csv names one, 
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -92,6 +93,46 @@ def _cause(table: str, event: str, summary: str) -> str:
     return "ibdiagnet-error" if told is None else "" if told.cause == HARMLESS else told.cause
 
 
+# of lines of its log that name no counter; the first that is found holds
+_SAID = (
+    ("no-subnet-manager", re.compile(r"\bin INIT\b|\bstate is INIT\b|INIT state")),
+    (
+        "subnet-manager-error",
+        re.compile(r"GUID .{0,60}duplicated|more than one port|(?i:\bzero lid\b)|lid=0x0000\b"),
+    ),
+    ("port-down", re.compile(r"(?i)no response\b")),
+    ("switch-part", re.compile(r"(?i)temperature\b.{0,40}\b(?:above|exceed|high)")),
+)
+
+
+def lines(case: Case) -> Iterator[Finding]:
+    """Lines of ibdiagnet's log that no mechanism knows: by the counter that they name, or by their words."""
+    by_cause: dict[str, list[Fact]] = defaultdict(list)
+    heard = {(fact.place.file, fact.place.line) for fact in case.of("line.known")}
+    for fact in case.of("ibdiagnet.line"):
+        text = str(fact.parts[1])
+        told = mechanism_of(f"-{fact.parts[0]}- {text}")
+        if (told is not None and told.cause == HARMLESS) or (fact.place.file, fact.place.line) in heard:
+            continue
+        counter = next((known for word in text.replace('"', " ").split() if (known := column_counter(word))), None)
+        if counter in _COUNTERS:
+            cause = _COUNTERS[counter]
+        else:
+            cause = next((cause for cause, pattern in _SAID if pattern.search(text)), "")
+        if cause:
+            by_cause[cause].append(fact)
+    for cause, facts in by_cause.items():
+        errors = any(fact.parts[0] == "E" for fact in facts)
+        yield from reported(
+            cause,
+            facts,
+            "{1}",
+            "no such line",
+            0.85 if errors else 0.75,
+            severity=None if errors else Severity.WARNING,
+        )
+
+
 # what ibdiagnet's stages look at, by a word of their names
 _STAGES = (
     ("speed", "link-slow"),
@@ -111,7 +152,11 @@ _STAGES = (
 
 def stages(case: Case) -> Iterator[Finding]:
     """Stages of ibdiagnet that counted errors, where no line of the log says which."""
-    if any(fact.place.text.lstrip().startswith("-E-") for fact in case.of("line.known")):
+    told = [
+        *(fact.place for fact in case.of("line.known")),
+        *(place for one in lines(case) for place in one.evidence),
+    ]
+    if any(place.text.lstrip().startswith("-E-") for place in told):
         return
     for fact in case.of("ibdiagnet.stage"):
         if int(fact.parts[2] or 0):
@@ -128,4 +173,4 @@ def stages(case: Case) -> Iterator[Finding]:
             )
 
 
-RULES: tuple[Rule, ...] = (tables, stages)
+RULES: tuple[Rule, ...] = (tables, lines, stages)

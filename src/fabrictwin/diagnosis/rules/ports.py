@@ -184,6 +184,9 @@ def _empty_gids(case: Case) -> Iterator[Finding]:
         if not any(set(str(one.parts[1 if one.kind == "gid" else 0]).split(",")[0]) & DIGITS for one in facts)
         for fact in facts
     ]
+    yield from reported(
+        "no-rdma-device", case.of("hca.none"), "ibv_devices lists none", "the host's adapters", 0.85
+    )
     yield from reported("rdma-namespace", empty, "GIDs of zeros alone", "GIDs of its interface's addresses", 0.9)
     used = [fact for fact in case.of("perftest.gid") if not set(str(fact.value)) & DIGITS]
     if used and not empty:  # or the index is one that the port has no GID at

@@ -21,7 +21,8 @@ _NAMES = {
 }
 _NAMED = re.compile("|".join(f"(?P<{name}>{pattern})" for pattern, name in _NAMES.items()), re.IGNORECASE)
 NEAR, NEAR_ONE = 0.02, 0.01  # bandwidths are printed with two digits
-LEAST_GBPS = 1.0  # below, they have too few
+LEAST_GBPS = 1.0  # below, they have too few, but for an all-reduce of many ranks, whose ratio is far from others
+FEWEST_GBPS, NO_OTHER = 0.05, 1.25
 
 
 class Row(NamedTuple):
@@ -49,9 +50,13 @@ def named_by(name: str) -> str:
 
 def test_of(row: Row, ranks: int) -> str:
     """Return the test that a row's bandwidths belong to; empty where they do not tell."""
-    if row.algorithm_gbps <= LEAST_GBPS:
+    if row.algorithm_gbps <= FEWEST_GBPS:
         return ""
     n, ratio = max(ranks, 2), row.bus_gbps / row.algorithm_gbps
+    if row.algorithm_gbps <= LEAST_GBPS:
+        near = NEAR + 0.01 / row.algorithm_gbps
+        alone = row.reduces and ratio > NO_OTHER and abs(ratio - 2 * (n - 1) / n) < near
+        return "all_reduce_perf" if alone else ""
     whole = row.elements * 4 >= row.size * 0.99
     if abs(ratio - 2 * (n - 1) / n) < NEAR and row.reduces and (n > 2 or row.root == -1):
         return "all_reduce_perf"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from fabrictwin import catalog
 from fabrictwin.base.progress import Stage
@@ -14,22 +14,25 @@ from fabrictwin.catalog.error_ranges import (
     NEXT_TOKEN,
     ONE_DOMAIN,
     STEP,
+    Spread,
     regime_of,
 )
+from fabrictwin.cluster.spec.calibration_file import job_of
 from fabrictwin.validation.collective_series import Outcome, Published, judge, together
 from fabrictwin.validation.collectives_fit import fit_without_series, generations
-from fabrictwin.validation.held_out import HeldOut
+from fabrictwin.validation.held_out import SINGLE_KIND, HeldOut, release_of
 from fabrictwin.validation.published_data import Measurements
 from fabrictwin.validation.ranges.error_cells import Held, Key
+from fabrictwin.validation.ranges.error_spread import Group, Grouped, spread_of
 from fabrictwin.validation.served_models import Answer
 from fabrictwin.validation.training_fit import by_single_rows
 from fabrictwin.validation.training_judge import Outcome as Step
 
 # which way of leaving out says what is known of a case
 KNOWN = {
-    "hardware, release and model": (STEP.known,),
-    "hardware": (STEP.without_hardware,),
-    "framework": (STEP.without_software,),
+    SINGLE_KIND: STEP.known,
+    "hardware": STEP.without_hardware,
+    "framework": STEP.without_software,
 }
 
 
@@ -41,16 +44,43 @@ def step_rows(measurements: Measurements, found: Iterable[HeldOut]) -> list[Held
     have. Rows on which one acts say nothing of those.
     """
     rows = []
-    for one in found:
-        features = KNOWN.get(one.by)
-        for outcome in one.outcomes if features else ():
-            assert features is not None
-            assert outcome.error is not None
-            if features == (STEP.without_software,) and by_single_rows(measurements, outcome.case):
-                continue
-            span = (_span(measurements, outcome),) if features == (STEP.known,) else ()
-            rows.append(Held((*features, *span), outcome.case.hardware, math.log1p(outcome.error)))
+    for known, outcome in _judged(measurements, found):
+        assert outcome.error is not None
+        span = (_span(measurements, outcome),) if known == STEP.known else ()
+        rows.append(Held((known, *span), outcome.case.hardware, math.log1p(outcome.error)))
     return rows
+
+
+def _judged(measurements: Measurements, found: Iterable[HeldOut]) -> Iterator[tuple[str, Step]]:
+    """Yield what is known of each row, and the row."""
+    for one in found:
+        known = KNOWN.get(one.by, "")
+        for outcome in one.outcomes if known else ():
+            if known != STEP.without_software or not by_single_rows(measurements, outcome.case):
+                yield known, outcome
+
+
+def step_spreads(
+    measurements: Measurements, found: Iterable[HeldOut], without: Step | None = None
+) -> dict[str, Spread]:
+    """Return how steps are spread by what is known of them, without all rows of one row's group."""
+    out = None if without is None else _group(measurements, without)
+    rows: dict[str, list[Grouped]] = {}
+    for known, outcome in _judged(measurements, found):
+        group = _group(measurements, outcome)
+        if group == out:
+            continue
+        assert outcome.error is not None
+        assert outcome.case.spec is not None
+        job = job_of((outcome.case.spec.workload or {})["training"])
+        one = Grouped(outcome.case.hardware, group, job, math.log1p(outcome.error))
+        rows.setdefault(known, []).append(one)
+    return {known: spread_of(own) for known, own in rows.items()}
+
+
+def _group(measurements: Measurements, outcome: Step) -> Group:
+    row = outcome.case.row
+    return measurements.texts.hardware[row.hardware].family, release_of(outcome.case), row.model
 
 
 def _span(measurements: Measurements, outcome: Step) -> str:

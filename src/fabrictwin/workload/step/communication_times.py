@@ -49,7 +49,7 @@ class Asked:
 
     @cached_property
     def at(self) -> Place:
-        """Who stands for all of its groups, and where they lie: what finding it takes is not little."""
+        """Return who stands for all of its groups, and where they lie; finding it takes a while."""
         return self.place(self.groups, self.trees)
 
     @cached_property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from fabrictwin.diagnosis.evidence import Subject
+from fabrictwin.diagnosis.evidence import Place, Sink, Subject
 from fabrictwin.diagnosis.readers.fabric.counters import counter_name
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
@@ -151,14 +151,26 @@ class Devinfo(LineReader):
 
 
 class Devices(LineReader):
-    """Reads ibv_devices: the names of a host's adapters."""
+    """Reads ibv_devices: the names of a host's adapters, or that it lists none."""
+
+    def __init__(self, sink: Sink) -> None:
+        super().__init__(sink)
+        self._head: Place | None = None  # of a table that no row has followed
 
     def line(self, text: str) -> bool:
         """Take a line; False after the table."""
         row = re.match(r"\s*([A-Za-z][\w.-]*)\s+([0-9a-f]{16})\s*$", text)
         if row is not None:
             self.sink.add("hca.guid", row[2], Subject(device=row[1]))
+            self._head = None
+        elif re.match(OPENS_DEVICES, text):
+            self._head = self.sink.here()
         return row is not None or bool(re.match(OPENS_DEVICES, text)) or set(text) <= set("- \t")
+
+    def close(self) -> None:
+        """Keep a table without a row."""
+        if self._head is not None:
+            self.sink.add("hca.none", True, place=self._head)
 
 
 def _state(text: str) -> str:

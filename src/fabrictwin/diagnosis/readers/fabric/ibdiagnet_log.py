@@ -26,6 +26,8 @@ class DiagnetLog(LineReader):
         """Take a line; False where it is none of the tool's."""
         bare = text.strip()
         self.talks = bare.startswith(("-E-", "-W-"))  # what it informs of is no trouble, whatever its words
+        if self.talks and not bare.endswith(("finished with errors", "finished with warnings")):
+            self.sink.add("ibdiagnet.line", (bare[1], bare[4:300]))
         stage = _STAGE.match(bare)
         if stage is not None:
             self.sink.add("ibdiagnet.stage", (stage[1][:60], int(stage[2]), int(stage[3])))
