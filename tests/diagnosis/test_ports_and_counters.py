@@ -325,3 +325,32 @@ DIAGNET = "Discovery\n-I- Discovering ... 12 nodes (3 Switches & 9 CA-s) discove
 def test_lines_of_ibdiagnet(tmp_path: Path, line: str, cause: str) -> None:
     found = first(tmp_path, f"{DIAGNET}{line}\n")
     assert (found[0] if found else "") == cause
+
+
+MODULES = "Module                  Size  Used by\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "cause"),
+    [
+        (("nvidia", "mlx5_ib", "nvidia_peermem"), ""),
+        (("nvidia", "mlx5_ib"), "peermem-missing"),
+        (("nvidia", "ext4"), ""),  # no adapter to reach GPUs
+        (("mlx5_ib", "ext4"), ""),  # no GPU to be reached
+    ],
+)
+def test_lists_of_modules(tmp_path: Path, rows: tuple[str, ...], cause: str) -> None:
+    found = judged(tmp_path, MODULES + "".join(f"{name}   123456  0\n" for name in rows))
+    shown = [one.id for one in found.findings if one.severity > Severity.NOTE]
+    assert (shown[0] if shown else "") == cause
+    assert cause or found.verdict == CLEAN
+
+
+def test_seven_gpus_of_a_baseboard_are_asked_about(tmp_path: Path) -> None:
+    gpus = [f"GPU {n}: NVIDIA H100 80GB HBM3 (UUID: GPU-{n})\n" for n in range(8)]
+    assert first(tmp_path, "".join(gpus)) is None
+    assert first(tmp_path, "".join(gpus[:7])) == ("gpu-lost", Severity.QUESTION)
+
+
+def test_a_full_shared_memory(tmp_path: Path) -> None:
+    assert first(tmp_path, "shm             8.0G  8.0G   12K 100% /dev/shm\n") == ("shared-memory", Severity.ERROR)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fabrictwin.catalog.error_ranges import STEP, Spread, error_ranges, step_spread
+from fabrictwin.validation.held_out import DIMENSIONS, SINGLE_KIND, HeldOut
+from fabrictwin.validation.published_data import find_data, read_data
+from fabrictwin.validation.ranges.error_rows import step_spreads
 from fabrictwin.validation.ranges.error_spread import Grouped, spread_of
+from fabrictwin.validation.training_cases import cases
+from fabrictwin.validation.training_judge import Outcome
 
 
 def drawn(of: Spread, groups: int, *, seed: int = 3) -> list[Grouped]:
@@ -59,6 +66,17 @@ def test_what_is_not_known_adds_to_what_a_group_is_off_by() -> None:
     assert step_spread(spread, gpu=False, software=True).group == pytest.approx(0.05)
     assert step_spread(spread, gpu=True, software=False).group == pytest.approx(0.03)
     assert step_spread(spread, gpu=False, software=False).group == pytest.approx(0.05)
+
+
+def test_a_group_that_is_judged_is_no_part_of_the_spread() -> None:
+    data = read_data(find_data())
+    some = [replace(c, hardware=DIMENSIONS[SINGLE_KIND](c)) for c in cases(data) if c.spec is not None]
+    off = "H100 500 W, torchtitan, llama-3-8b"
+    outcomes = tuple(Outcome(case, case.row.value * (1.3 if case.hardware == off else 1.0), 1.0) for case in some)
+    found = [HeldOut(SINGLE_KIND, 1, 0, outcomes, (0, 0), (0, 0))]
+    (judged,) = {o.case.hardware: o for o in outcomes if o.case.hardware == off}.values()
+    assert step_spreads(data, found)[STEP.known].group > 0.03
+    assert step_spreads(data, found, judged)[STEP.known] == Spread(0.0, 0.0, 0.0)
 
 
 def test_stored_spreads_are_of_steps_and_a_jobs_own_is_most() -> None:

@@ -17,7 +17,7 @@ from fabrictwin.base.progress import silent
 from fabrictwin.cli.predict.validate import validate as app
 from fabrictwin.validation.published_data import TABLE, TEXTS, Row, find_data, read_data
 from fabrictwin.validation.training_cases import Case, cases, not_modelled, training_section
-from fabrictwin.validation.training_judge import Outcome, groups, judge, pairs
+from fabrictwin.validation.training_judge import Answers, Outcome, groups, judge, pairs
 from fabrictwin.validation.training_text import as_data, as_text
 
 DATA = read_data(find_data())
@@ -36,6 +36,24 @@ def outcome(hardware: str, published: float, predicted: float, **changes) -> Out
 def published(shared: Path, name: str) -> list[dict[str, str]]:
     with open(shared / "validation" / name, encoding="utf-8") as stream:
         return list(csv.DictReader(line for line in stream if not line.startswith("#")))
+
+
+def test_few_specs_are_predicted_without_other_processes(monkeypatch):
+    asked = []
+
+    def in_order(work, items, workers, stage, names):
+        asked.append((len(items), workers))
+        return ["refused"] * len(items)
+
+    monkeypatch.setattr("fabrictwin.validation.training_judge.in_order", in_order)
+    answers, some = Answers("analytic", workers=2), [case for case in cases(DATA) if case.spec is not None]
+    assert all(one.refused for one in answers.of(some[:2]))
+    answers.of(some)
+    answers.of(some)  # each once
+    (few, here), (many, both), (none, _) = asked
+    assert (here, both) == (1, 2)
+    assert 0 < few < many < len(some)
+    assert none == 0
 
 
 @pytest.mark.parametrize(

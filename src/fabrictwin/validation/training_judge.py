@@ -67,6 +67,7 @@ class Outcome:
 
 # rows come again with other constants, on the same ranks of the same clusters; each process keeps its own
 _LIBRARIES = KeptLibraries(256)
+FEW = 8  # specs that this process predicts itself: others take seconds to start and keep nothing for the next ones
 
 
 def _figures(spec: Spec) -> dict[str, float] | str:
@@ -91,7 +92,8 @@ class Answers:
         keyed = [(case, *self._keyed(case)) for case in found]
         missing = {key: spec for _, key, spec in keyed if spec is not None and key not in self._known}
         names = [f"{i + 1} of {len(missing)} layouts: {spec.name}" for i, spec in enumerate(missing.values())]
-        answers = in_order(_figures, [*missing.values()], self.workers, self.stage, names)
+        workers = 1 if len(missing) < FEW else self.workers
+        answers = in_order(_figures, [*missing.values()], workers, self.stage, names)
         self._known |= zip(missing, answers, strict=True)
         return [self._outcome(case, key) for case, key, _ in keyed]
 

@@ -51,6 +51,8 @@ _WARN = re.compile(r"\bWARN(?:ING)?\b|\[W\d* |^W\d{4} ")
 _CODE = re.compile(
     # variables that somebody prints, unless what stands behind says more of them
     r"^_?[A-Z][A-Z0-9_]+=(?!\d+ \S)(?!\S* (?:is|was|requires?|must|should|cannot|not)\b)|"
+    # commands that start a job
+    r"^(?:[$#] |time )?(?:[\w./-]*/)?(?:mpirun|mpiexec|srun|torchrun|horovodrun|deepspeed) (?=-)|"
     # rows of a program as IPython numbers them
     r"^-+> ?\d+ |^\s*\d{1,5} {4,}(?:[fr]?[\"']|\w[\w.]*(?:\[\w+\])?\s*[(=])|"
     r"^\s*\d+(?: +\d+)? +(?:#|from|import|raise|return|def|class|if|elif|else|try|except|with|for|self)"

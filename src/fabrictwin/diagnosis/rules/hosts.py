@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.evidence import Fact
+from fabrictwin.diagnosis.expectation.hardware import gpu_of, host_of
 from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import found, reported
 from fabrictwin.diagnosis.mechanisms.table import REMAPPED, SURE, mechanism_of, xids
@@ -17,6 +18,8 @@ SMALL_SHM = 128 << 20
 FLAPS = 2
 FEW_LINK_ERRORS = 10
 BASEBOARD = 8  # GPUs of an HGX baseboard with NVSwitches
+_OF_EIGHT = ("dgx-a100", "dgx-a100-40", "dgx-h100", "dgx-h200", "dgx-b200", "dgx-b300")
+MANY_REPLAYS = 1000
 SEVERAL = 3  # links that go down and stay so
 REPLAYS = 3  # one or two come with the start of a link
 FEWEST_JOINED, MOST_ALONE = 3, 3  # GPUs that NVLink joins, for each that it does not
@@ -218,6 +221,19 @@ def queried(case: Case) -> Iterator[Finding]:
     yield from reported("gpu-hot", case.of("smi.hot"), "{text}: Active", "Not Active", 0.9)
     yield from reported("gpu-power", case.of("smi.power"), "{text}: Active", "Not Active", 0.88)
     yield from reported("gpu-recovery", case.of("smi.recovery"), "GPU Recovery Action: {text}", "None", 0.9)
+    replays = [fact for fact in case.of("smi.replays") if fact.number >= MANY_REPLAYS]
+    yield from reported(
+        "pci-replays", replays, "{text} replays since the reset", "few", 0.5,
+        severity=Severity.QUESTION, collect="nvidia-smi -q twice, minutes apart: do they still count?",
+    )  # fmt: skip
+    listed = {fact.subject.device for fact in case.of("smi.gpu")}
+    whole = all(host_of(gpu_of(fact.text), efa=False) in _OF_EIGHT for fact in case.of("smi.gpu"))
+    if whole and len(listed) == BASEBOARD - 1:
+        yield found(
+            "gpu-lost", case.of("smi.gpu"), f"{len(listed)} GPUs", f"{BASEBOARD} of a baseboard", 0.5,
+            object="a GPU", severity=Severity.QUESTION,
+            collect="lspci | grep -i nvidia; dmesg | grep -i nvrm: has one of them gone, or was it left out?",
+        )  # fmt: skip
     narrow = case.of("smi.narrow")
     # slots of half the lanes are common, and cloud hosts have them: one that differs from its peers is not
     odd = len({fact.subject for fact in narrow}) < len({fact.subject for fact in case.of("smi.lanes")})
@@ -273,7 +289,7 @@ def topology(case: Case) -> Iterator[Finding]:
             "PIX or PXB to the adapter of each rail",
             0.6,
             # boards without NVSwitch may have their slots and adapters below different processors
-            severity=None if linked and len(linked) == len(between) else Severity.QUESTION,
+            severity=None if _switched(between, linked) else Severity.QUESTION,
             collect="systemd-detect-virt; lspci -tv: do GPUs and adapters share a PCIe switch on the hardware?",
         )
         return
@@ -293,6 +309,17 @@ def topology(case: Case) -> Iterator[Finding]:
             severity=Severity.QUESTION,
             collect="lspci -tv, and NCCL's log with NCCL_DEBUG=INFO: which adapter that GPU uses, and how",
         )
+
+
+MOST_LINKS = 18  # of a GPU; to each of its peers as many as that only a switch makes of fewer
+
+
+def _switched(between: list[Fact], linked: list[Fact]) -> bool:
+    """Return true where GPUs reach every other over more NVLinks than they have for each: through NVSwitch."""
+    if not linked or len(linked) != len(between):
+        return False
+    peers = Counter(fact.subject.device for fact in linked).most_common(1)[0][1]
+    return peers * int(str(linked[0].parts[1])[2:] or 0) > MOST_LINKS
 
 
 _UNDER_ONE_SWITCH = {"PIX", "PXB", "PSB"}
@@ -515,6 +542,16 @@ def limits(case: Case) -> Iterator[Finding]:
     shm = [fact for fact in case.of("limit.shm") if 0 < fact.number < SMALL_SHM]
     if shm:
         yield found("limit-shm", shm, f"{int(shm[0].number) >> 20} MiB", "gigabytes", 0.8)
+    # the kubelet counts devices of a plugin's that are unhealthy as capacity, and gives out the others alone
+    lost = [fact for fact in case.of("node.devices") if int(fact.parts[2] or 0) < int(fact.parts[1] or 0)]
+    yield from reported(
+        "resource-unavailable",
+        lost,
+        "{2} of {1} {0} can be given out",
+        "all: none unhealthy, its plugin running",
+        0.85,
+    )
+    yield from reported("shared-memory", case.of("limit.shm-full"), "/dev/shm {text}% used", "room in it", 0.8)
     for fact in case.of("nic.setting"):
         reads = re.match(r"(?:\w+\()?(\d+)", str(fact.parts[1]))
         if fact.parts[0] == "MAX_ACC_OUT_READ" and reads is not None and 0 < int(reads[1]) < FEW_READS:

@@ -64,21 +64,23 @@ def step_spreads(
     measurements: Measurements, found: Iterable[HeldOut], without: Step | None = None
 ) -> dict[str, Spread]:
     """Return how steps are spread by what is known of them, without all rows of one row's group."""
-    out = None if without is None else _group(without)
+    out = None if without is None else _group(measurements, without)
     rows: dict[str, list[Grouped]] = {}
     for known, outcome in _judged(measurements, found):
-        if _group(outcome) == out:
+        group = _group(measurements, outcome)
+        if group == out:
             continue
         assert outcome.error is not None
         assert outcome.case.spec is not None
         job = job_of((outcome.case.spec.workload or {})["training"])
-        one = Grouped(outcome.case.hardware, _group(outcome), job, math.log1p(outcome.error))
+        one = Grouped(outcome.case.hardware, group, job, math.log1p(outcome.error))
         rows.setdefault(known, []).append(one)
     return {known: spread_of(own) for known, own in rows.items()}
 
 
-def _group(outcome: Step) -> Group:
-    return outcome.case.row.hardware, release_of(outcome.case), outcome.case.row.model
+def _group(measurements: Measurements, outcome: Step) -> Group:
+    row = outcome.case.row
+    return measurements.texts.hardware[row.hardware].family, release_of(outcome.case), row.model
 
 
 def _span(measurements: Measurements, outcome: Step) -> str:

@@ -9,17 +9,23 @@ from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = (
     r"^max locked memory\s|^\s*core file size\s|^Max locked memory\s|^(?:shm|tmpfs)\s.*\s/dev/shm$|^BOOT_IMAGE=|"
-    r"^(?:export )?NCCL_\w+=|^nvidia_peermem\s|^(?:mlx5_ib|ib_uverbs)\s+\d+|^Module\s+Size\s+Used by|"
+    # of a shell, or of a launcher's command, which sets them for what it starts
+    r"^(?:[$#] |export )?NCCL_\w+=|\s-x NCCL_\w+=|"
+    r"^nvidia_peermem\s|^(?:mlx5_ib|ib_uverbs)\s+\d+|^Module\s+Size\s+Used by|"
     r"^MAX_ACC_OUT_READ|"
     r"^\s*(?:MAX_ACC_OUT_READ|PCI_WR_ORDERING|ADVANCED_PCI_SETTINGS|ROCE_CC_PRIO_MASK\w*)\s|^RoCE v[12]$|"
     r"^cma_roce_mode|^● ?nvidia-fabricmanager|nvidia-fabricmanager\.service(?!: )"
 )
+
+_SETS = re.compile(r"(?:[$#] |export )?NCCL_\w+=|(?:.{0,400}\s)??-x NCCL_\w+=")
+_VARIABLE = re.compile(r"(?:^|\s)(NCCL_\w+)=([^\s;]*)")
 
 
 class Limits(LineReader):
     """Reads what a host says of its limits and settings."""
 
     _modules: set[str] | None = None
+    _is_whole = False  # the list has its head
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of these."""
@@ -36,7 +42,7 @@ class Limits(LineReader):
 
     def _module(self, bare: str) -> bool:
         if re.match(r"Module\s+Size\s+Used by", bare):
-            self._modules = set()
+            self._modules, self._is_whole = set(), True
             return True
         row = re.match(r"(\w+)\s+\d+\s+-?\d+", bare)
         if row is not None and (self._modules is not None or row[1] in ("nvidia_peermem", "mlx5_ib", "ib_uverbs")):
@@ -58,13 +64,16 @@ class Limits(LineReader):
         if shared is not None:
             size = float(shared[1].strip(".") or 0) * 1024 ** ("KMGT".index(shared[2]) + 1 if shared[2] else 1)
             self.sink.add("limit.shm", int(size))
+            used = re.search(r"\s(\d{1,3})%\s+/dev/shm$", bare)
+            if used is not None and int(used[1]) >= 99:
+                self.sink.add("limit.shm-full", int(used[1]))
             return True
         return False
 
     def _setting(self, bare: str) -> bool:
-        variable = re.match(r"(?:export )?(NCCL_\w+)=(.*)$", bare)
-        if variable is not None:
-            self.sink.add("nccl.setting", (variable[1], variable[2].strip("'\"")[:200]))
+        if _SETS.match(bare):
+            for name, value in _VARIABLE.findall(bare):
+                self.sink.add("nccl.setting", (name, value.strip("'\"")[:200]))
             return True
         if bare.startswith("BOOT_IMAGE=") or "root=" in bare[:200]:
             iommu = re.findall(r"\b((?:intel_|amd_)?iommu=\S+)", bare)
@@ -93,5 +102,11 @@ class Limits(LineReader):
 
     def close(self) -> None:
         """Keep whether a list of modules holds what GPUDirect RDMA needs."""
-        if self._modules is not None and ("nvidia" in self._modules or "mlx5_ib" in self._modules):
-            self.sink.add("module.peermem", bool(self._modules & {"nvidia_peermem", "nv_peer_mem"}))
+        modules = self._modules or set()
+        if self._is_whole:
+            self.sink.add("modules.read", True)
+        # a whole list shows which hosts have both; one that grep let through may show GPU's modules alone
+        if "nvidia" in modules and (
+            not self._is_whole or modules & {"mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs"}
+        ):
+            self.sink.add("module.peermem", bool(modules & {"nvidia_peermem", "nv_peer_mem"}))

@@ -220,6 +220,8 @@ class Query(LineReader):
         if lanes is not None and name in ("Max", "Width Max"):
             self._width = int(lanes[1])
             self.sink.add("smi.lanes", self._width, about)
+        elif name == "Replays Since Reset" and value.isdigit():
+            self.sink.add("smi.replays", int(value[:12]), about)
         elif lanes is not None and name in ("Current", "Width Current") and int(lanes[1]) < self._width:
             self.sink.add("smi.narrow", (int(lanes[1]), self._width), about)
         elif (
