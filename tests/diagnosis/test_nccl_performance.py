@@ -90,15 +90,22 @@ def test_old_releases_name_rings_where_newer_ones_name_channels():
     assert [fact.parts[0] for fact in ways] == ["NET/Socket/0"]
 
 
-def test_adapters_far_from_boards_without_nvswitch_are_a_question():
-    heads = "\tGPU0\tGPU1\tNIC0\tNIC1\tNIC2\tNIC3\tCPU Affinity"
-    rows = ["GPU0\t X \t{0}\tSYS\tSYS\tSYS\tSYS\t0-15", "GPU1\t{0}\t X \tSYS\tSYS\tSYS\tSYS\t0-15"]
-    found = {way: diagnosed("\n".join([heads, *rows]).format(way)).findings[0] for way in ("SYS", "NV18")}
-    assert {one.id for one in found.values()} == {"vm-topology"}
-    assert {way: one.severity for way, one in found.items()} == {
-        "SYS": Severity.QUESTION,
-        "NV18": Severity.WARNING,
-    }
+@pytest.mark.parametrize(
+    ("gpus", "way", "expected"),
+    [
+        (2, "SYS", Severity.QUESTION),
+        (4, "NV4", Severity.QUESTION),  # twelve links, four to each of three
+        (4, "NV18", Severity.WARNING),  # all links to each: through NVSwitch
+    ],
+)
+def test_adapters_far_from_boards_without_nvswitch_are_a_question(gpus, way, expected):
+    heads = "\t".join(["", *(f"GPU{gpu}" for gpu in range(gpus)), "NIC0", "NIC1", "NIC2", "NIC3", "CPU Affinity"])
+    rows = [
+        "\t".join([f"GPU{gpu}", *(" X " if gpu == other else way for other in range(gpus)), *["SYS"] * 4, "0-15"])
+        for gpu in range(gpus)
+    ]
+    (first, *_) = diagnosed("\n".join([heads, *rows])).findings
+    assert (first.id, first.severity) == ("vm-topology", expected)
 
 
 @pytest.mark.parametrize(
@@ -150,3 +157,15 @@ def test_a_command_sets_variables_of_what_it_starts(command):
 
 def test_a_command_is_no_message():
     assert decided("mpirun -np 2 --mca btl_tcp_if_include eth0 --mca btl ^openib ./a.out") == []
+
+
+def test_a_status_of_a_completion_is_no_errno():
+    assert decided("  what():  a work item failed: status 12 (Ib failure: Cannot allocate memory)") == [
+        "transport-retry"
+    ]
+
+
+def test_what_fails_in_the_transport_between_gpus_is_their_access_to_each_other():
+    assert decided("node-1:10:20 [0] transport/p2p.cc:256 NCCL WARN Cuda failure 'invalid argument'") == [
+        "gpu-ipc"
+    ]

@@ -289,7 +289,7 @@ def topology(case: Case) -> Iterator[Finding]:
             "PIX or PXB to the adapter of each rail",
             0.6,
             # boards without NVSwitch may have their slots and adapters below different processors
-            severity=None if linked and len(linked) == len(between) else Severity.QUESTION,
+            severity=None if _switched(between, linked) else Severity.QUESTION,
             collect="systemd-detect-virt; lspci -tv: do GPUs and adapters share a PCIe switch on the hardware?",
         )
         return
@@ -309,6 +309,17 @@ def topology(case: Case) -> Iterator[Finding]:
             severity=Severity.QUESTION,
             collect="lspci -tv, and NCCL's log with NCCL_DEBUG=INFO: which adapter that GPU uses, and how",
         )
+
+
+MOST_LINKS = 18  # of a GPU; to each of its peers as many as that only a switch makes of fewer
+
+
+def _switched(between: list[Fact], linked: list[Fact]) -> bool:
+    """Return true where GPUs reach every other over more NVLinks than they have for each: through NVSwitch."""
+    if not linked or len(linked) != len(between):
+        return False
+    peers = Counter(fact.subject.device for fact in linked).most_common(1)[0][1]
+    return peers * int(str(linked[0].parts[1])[2:] or 0) > MOST_LINKS
 
 
 _UNDER_ONE_SWITCH = {"PIX", "PXB", "PSB"}
@@ -531,6 +542,15 @@ def limits(case: Case) -> Iterator[Finding]:
     shm = [fact for fact in case.of("limit.shm") if 0 < fact.number < SMALL_SHM]
     if shm:
         yield found("limit-shm", shm, f"{int(shm[0].number) >> 20} MiB", "gigabytes", 0.8)
+    # the kubelet counts devices of a plugin's that are unhealthy as capacity, and gives out the others alone
+    lost = [fact for fact in case.of("node.devices") if int(fact.parts[2] or 0) < int(fact.parts[1] or 0)]
+    yield from reported(
+        "resource-unavailable",
+        lost,
+        "{2} of {1} {0} can be given out",
+        "all: none unhealthy, its plugin running",
+        0.85,
+    )
     yield from reported("shared-memory", case.of("limit.shm-full"), "/dev/shm {text}% used", "room in it", 0.8)
     for fact in case.of("nic.setting"):
         reads = re.match(r"(?:\w+\()?(\d+)", str(fact.parts[1]))
