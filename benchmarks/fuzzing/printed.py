@@ -166,7 +166,13 @@ shm              64M     0   64M   0% /dev/shm
 [rank3]:[E1] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=42, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=6) ran
 """
 
-_TABLES = b"""     Port    PG0    PG3
+_TABLES = b"""Addresses:
+  Hostname:    gpu-3
+Capacity:
+  nvidia.com/gpu:     8
+Allocatable:
+  nvidia.com/gpu:     7
+     Port    PG0    PG3
 Ingress PG dropped packets:
      Port    PG0    PG3
 ---------  -----  -----

@@ -60,6 +60,68 @@ def test_a_message_points_to_its_cause(cause, text):
     assert first(text) == cause
 
 
+NODE = """  Hostname:    node-1
+Capacity:
+  cpu:               224
+  {device}:  8
+Allocatable:
+  cpu:               223
+  {device}:  {free}
+"""
+
+
+@pytest.mark.parametrize("device", ["nvidia.com/gpu", "rdma/frob"])
+def test_devices_that_a_node_may_not_give_out_are_told(device):
+    finding = answer(NODE.format(device=device, free=7)).findings[0]
+    assert (finding.id, finding.object) == ("resource-unavailable", "node-1")
+    assert not answer(NODE.format(device=device, free=8)).findings
+
+
+def test_a_node_in_yaml_names_what_is_free_before_what_it_has():
+    text = """  - address: node-2
+    type: Hostname
+  allocatable:
+    cpu: "48"
+    nvidia.com/gpu: "0"
+  capacity:
+    cpu: "48"
+    nvidia.com/gpu: "16"
+"""
+    assert first(text) == "resource-unavailable"
+    assert first(text.replace('"0"', '"16"')) == ""
+
+
+@pytest.mark.parametrize(
+    ("cause", "state"),
+    [
+        ("host-memory", "OUT_OF_ME+    0:125"),
+        ("time-limit", "  TIMEOUT      0:0"),
+        ("node-failed", "BOOT_FAIL      0:0"),
+        ("", "COMPLETED      0:0"),
+        ("unknown-error", "   FAILED      1:0"),
+    ],
+)
+def test_states_of_an_account_of_jobs(cause, state):
+    text = f"""JobID           JobName  Partition    Account  AllocCPUS      State ExitCode
+------------ ---------- ---------- ---------- ---------- ---------- --------
+90                 frob       main        acc        896 {state}
+90.batch          batch                   acc        112  CANCELLED     0:15
+"""
+    assert first(text) == cause
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NCCL WARN NET/OFI Disabling frob failed: Protocol not available",
+        "NCCL WARN NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument",
+        "NCCL WARN NET/OFI Couldn't bind CQ. RC: -38, ERROR: Function not implemented",
+    ],
+)
+def test_what_libfabric_does_not_know_is_of_another_release(text):
+    assert first(f"host-1:77:99 [0] nccl_net_ofi_frob:212 {text}\n") == "library-mismatch"
+
+
 HEALTHY = [
     "  MemoryPressure       False   Fri, 03 May 2024 18:34:48 +0900   KubeletHasSufficientMemory   kubelet has sufficient memory\n"
     "  DiskPressure         False   Fri, 03 May 2024 18:34:48 +0900   KubeletHasNoDiskPressure     kubelet has no disk pressure\n",

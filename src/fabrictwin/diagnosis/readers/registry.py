@@ -11,7 +11,7 @@ from functools import cache
 
 from fabrictwin.base.records import record
 from fabrictwin.diagnosis.evidence import Sink
-from fabrictwin.diagnosis.literals import alternatives, needed
+from fabrictwin.diagnosis.literals import alternatives, fewest, needed
 from fabrictwin.diagnosis.readers.fabric import (
     adapters,
     counters,
@@ -31,6 +31,7 @@ from fabrictwin.diagnosis.readers.host import (
     interfaces,
     ipmi,
     kernel_log,
+    kubernetes_nodes,
     limits,
     nvidia_csv,
     nvidia_smi,
@@ -99,6 +100,7 @@ FAMILIES = (
     Family("smi-csv", nvidia_csv.OPENS, nvidia_csv.QueryCsv),
     Family("ping", ping.OPENS, ping.Ping),
     Family("p2p-bandwidth", peer_bandwidth.OPENS, peer_bandwidth.PeerBandwidth),
+    Family("kubernetes-nodes", kubernetes_nodes.OPENS, kubernetes_nodes.KubernetesNodes),
     Family("host-limits", limits.OPENS, limits.Limits),
     Family(verbs_programs.NAME, verbs_programs.OPENS, verbs_programs.VerbsPrograms),
     Family("launcher", launchers.OPENS, launchers.Launchers),
@@ -151,7 +153,7 @@ def _openers(last: bool) -> _Openers:
         families,
         re.compile("|".join(begins)),
         re.compile("|".join(within)),
-        tuple(sorted(frozenset().union(*needs))) if all(needs) else (),
+        fewest(frozenset().union(*needs)) if all(needs) else (),
     )
 
 

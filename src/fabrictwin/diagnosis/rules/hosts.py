@@ -542,6 +542,15 @@ def limits(case: Case) -> Iterator[Finding]:
     shm = [fact for fact in case.of("limit.shm") if 0 < fact.number < SMALL_SHM]
     if shm:
         yield found("limit-shm", shm, f"{int(shm[0].number) >> 20} MiB", "gigabytes", 0.8)
+    # the kubelet counts devices of a plugin's that are unhealthy as capacity, and gives out the others alone
+    lost = [fact for fact in case.of("node.devices") if int(fact.parts[2] or 0) < int(fact.parts[1] or 0)]
+    yield from reported(
+        "resource-unavailable",
+        lost,
+        "{2} of {1} {0} can be given out",
+        "all: none unhealthy, its plugin running",
+        0.85,
+    )
     yield from reported("shared-memory", case.of("limit.shm-full"), "/dev/shm {text}% used", "room in it", 0.8)
     for fact in case.of("nic.setting"):
         reads = re.match(r"(?:\w+\()?(\d+)", str(fact.parts[1]))

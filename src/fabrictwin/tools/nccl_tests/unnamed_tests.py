@@ -2,8 +2,8 @@
 
 The ratio of bus to algorithm bandwidth is the test's (doc/PERFORMANCE.md of nccl-tests), n ranks: 2 (n - 1) / n of
 an all-reduce, (n - 1) / n of all-gather, reduce-scatter and all-to-all, 1 of the others. Rows of an all-gather and
-an all-to-all are alike, but that in place an all-to-all is not checked (N/A). Nor is a send and receive, which names
-an operation as a reduce does, and no root.
+an all-to-all are alike, but that in place an all-to-all is not checked (N/A). Nor is a send and receive, which
+names an operation as a reduce does, and no root.
 """
 
 from __future__ import annotations
