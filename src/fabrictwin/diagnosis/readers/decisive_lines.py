@@ -90,7 +90,10 @@ MOST_ROWS = 60  # of a traceback, and of what stands between its rows
 QUIET, QUIET_END = 40, 60
 _STOPPED = re.compile(r"KeyboardInterrupt|SIGTERM|SIGINT|CANCELLED")
 _HARD = re.compile(
-    r"^Traceback \(most recent|\bERROR\b|\[E\d* |^E\d{4} |\berror: |slurmstepd|srun: |[Aa]ssertion .*failed"
+    r"^Traceback \(most recent|\bERROR\b|\[E\d* |^E\d{4} |\berror: |slurmstepd|srun: |[Aa]ssertion .*failed|"
+    # what ends a task of the kernel, which goes on without it
+    r"\bkernel BUG at|\bBUG: unable to handle|\bOops: |\bInternal error: |\bgeneral protection fault, probably|"
+    r"\bUnhandled fault: "
 )
 UNMISTAKABLE = 0.92  # from so sure on a mechanism tells of trouble by itself, without a word of it
 MOST_SHAPES, MOST_KEPT = 50_000, 4_000
