@@ -328,7 +328,7 @@ def _filtered(case: Case) -> Iterator[Finding]:
             f"all {case.expected.rails} rails",
             0.8,
             # of hosts that no log shows, the catalog's need not be those with as many adapters
-            severity=None if case.expected.confidence >= SHOWN else Severity.QUESTION,
+            severity=None if case.of("nccl.network") or case.expected.confidence >= SHOWN else Severity.QUESTION,
             expected_from=TWIN,
             gain=case.expected.gain_without_setting("NCCL_IB_HCA", value),
         )
