@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from support.cluster_prints import PREFIXES, coloured, interleaved, prefixed, re
 from fabrictwin.diagnosis.causes import CAUSES
 from fabrictwin.diagnosis.diagnose import Diagnosis, judged
 from fabrictwin.diagnosis.finding import Severity
-from fabrictwin.diagnosis.literals import LiteralIndex, Pattern, alternatives, needed
+from fabrictwin.diagnosis.literals import Guarded, LiteralIndex, Pattern, alternatives, fewest, needed
 from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of, mechanisms, xids
 from fabrictwin.diagnosis.readers.line_shapes import LineShapes
 from fabrictwin.diagnosis.readers.reading import read_text
@@ -384,7 +385,10 @@ def test_the_surest_mechanism_holds_where_a_line_fits_several():
         (r"(lanes|ports \d+) (is )?up", {"lanes", "ports "}),
         (r"(eth0|x)?down!", {"down!"}),
         (r"a|gauge", set()),
-        (r"(?<!not )(?=lamp)lamp (?-i:ON|OFF)\b", {"lamp "}),
+        (r"(?<!not )(?=lamp)lamp (?-i:ON|OFF)\b", {"lamp on", "lamp off"}),
+        (r"\d,(?:fan\d|full house)", {",fan", ",full house"}),
+        (r"\d,(?:fan|house)?", set()),
+        (r"lamp (?!on)(?:is|\d)", {"lamp "}),
         (r"\w+\.\w+|\d", set()),
         (r"[\]:] not collected", {" not collected"}),
         (r"[]a]+ lamps", {" lamps"}),
@@ -401,6 +405,19 @@ def test_whatever_a_pattern_of_the_table_matches_holds_a_text_that_it_needs(data
     text = data.draw(st.from_regex(re.compile(line, re.IGNORECASE | re.ASCII), alphabet=letters))
     needs = needed(line)
     assert not needs or any(one in text.lower() for one in needs)
+    assert Pattern(line).found(text, text.lower()) == (re.search(line, text, re.IGNORECASE) is not None)
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [("no port is up", True), ("no port is on", False), ("not a port up", True), ("x port up", False)],
+)
+def test_a_pattern_is_asked_where_all_that_it_needs_is_there(monkeypatch, text, asked):
+    seen = []
+    one = Pattern(r"(no|not any|not a) port\b.*(up|down)")
+    monkeypatch.setitem(vars(one), "compiled", SimpleNamespace(search=seen.append))
+    assert not one.found(text, text)
+    assert seen == ([text] if asked else [])
 
 
 @given(st.lists(st.sampled_from(["lamp", "lam", "am", "port", "is", " ", "down", "x", "7"]), max_size=9))
@@ -409,6 +426,19 @@ def test_the_index_finds_the_first_pattern_that_each_alone_would_find(parts):
     text = "".join(parts)
     alone = next((number for number, one in enumerate(patterns) if re.search(one, text)), None)
     assert LiteralIndex(map(Pattern, patterns)).first(text) == alone
+
+
+def test_a_guarded_pattern_finds_what_it_finds_by_itself():
+    pattern = r"\bError\b|(?i:closed)|[Ff]atal: \d"
+    one = Guarded(pattern)
+    for text in ("Error", "error", "an Error: x", "Fatal: 7", "fatal: x", "CLOSED", "clo\u017fed \u00e9", ""):
+        mine, plain = one.search(text), re.search(pattern, text)
+        assert (mine and mine.span()) == (plain and plain.span())
+
+
+def test_texts_within_others_stand_for_them():
+    assert fewest({" port ", "ort ", "port number ", "syncd", "portsyncd", "bgp"}) == ("bgp", "ort ", "syncd")
+    assert fewest(()) == ()
 
 
 def test_lines_of_one_message_have_one_shape_whatever_names_they_hold():

@@ -169,3 +169,32 @@ def test_what_fails_in_the_transport_between_gpus_is_their_access_to_each_other(
     assert decided("node-1:10:20 [0] transport/p2p.cc:256 NCCL WARN Cuda failure 'invalid argument'") == [
         "gpu-ipc"
     ]
+
+
+RANKS = "\n".join(
+    f"#  Rank {one:2} Pid {one + 10} on node-1 device {one} [0x0{one}] NVIDIA A100" for one in range(8)
+)
+COLUMNS = "time   algbw   busbw #wrong"
+
+
+@pytest.mark.parametrize(
+    ("operation", "root", "wrong", "rate", "test"),
+    [
+        ("sum", -1, "0", 32.30, "reduce_scatter_perf"),
+        ("none", -1, "0", 32.30, "all_gather_perf"),
+        ("none", -1, "N/A", 32.30, "alltoall_perf"),
+        ("sum", -1, "0", 64.59, "all_reduce_perf"),
+        ("sum", 0, "0", 36.91, "reduce_perf"),
+        ("none", 0, "0", 36.91, "broadcast_perf"),
+        ("sum", -1, "N/A", 36.91, "sendrecv_perf"),
+    ],
+)
+def test_a_table_without_a_name_tells_its_test_by_its_rows(operation, root, wrong, rate, test):
+    head = f"#       size         count      type   redop    root     {COLUMNS}     {COLUMNS}"
+    line = f"  1073741824  8388608  float  {operation}  {root}  29088  36.91  {rate}  0  29028  36.91  {rate}  {wrong}"
+    (fact,) = read_text(f"{RANKS}\n{head}\n{line}").of("bench.row")
+    assert fact.parts[0] == test
+
+
+def test_multicast_that_a_gpu_may_not_have_is_a_question():
+    assert decided("NVLS multicast support is not available on dev 2") == []

@@ -354,3 +354,9 @@ def test_seven_gpus_of_a_baseboard_are_asked_about(tmp_path: Path) -> None:
 
 def test_a_full_shared_memory(tmp_path: Path) -> None:
     assert first(tmp_path, "shm             8.0G  8.0G   12K 100% /dev/shm\n") == ("shared-memory", Severity.ERROR)
+
+
+def test_what_ends_a_task_of_the_kernel_counts_although_the_kernel_goes_on(tmp_path: Path) -> None:
+    oops = f"{KERNEL}Unhandled fault: imprecise external abort (0x1406) at 0x00000000\n"
+    after = "".join(f"[ {n}.345678] usb 1-{n}: new high-speed USB device\n" for n in range(13, 300))
+    assert first(tmp_path, oops + after) == ("host-hardware", Severity.ERROR)

@@ -18,7 +18,7 @@ from fabrictwin.workload.job.rank_layout import Cells, Layout
 from fabrictwin.workload.layers.pass_script import Collective, Compute, Script, Start, Wait
 from fabrictwin.workload.layers.roofline import Cost
 from fabrictwin.workload.search import lower_bound
-from fabrictwin.workload.search.exchange_bounds import ExchangeBounds, StepExchanges, asked_ps
+from fabrictwin.workload.search.exchange_bounds import ExchangeBounds, StepExchanges, asked_byte_ps
 from fabrictwin.workload.search.layout_search import Search
 from fabrictwin.workload.step.closed_form import Played
 from fabrictwin.workload.step.communication_times import Asked, CommunicationTimes
@@ -574,13 +574,13 @@ def test_a_byte_of_groups_takes_at_least_the_ways_out_of_their_busiest_host(rank
 )
 def test_a_communication_takes_at_least_the_ways_of_its_bytes(kind, groups, ps_a_byte):
     job = Record(placement=Record(host_of_rank=HOSTS), hardware=Hardware("h100-sxm", 8e12, 2e12, 8e12))
-    asked = Record(what=(kind,), groups=np.array(groups), size_bytes=1000)
+    asked = Record(what=(kind,), groups=np.array(groups))
 
     def hosts(groups):
         return False, int(max(np.bincount(row).max() for row in HOSTS[groups]))
 
-    took, switches = (asked_ps(asked, job, hosts, in_switch=way) for way in (False, True))
-    assert took == pytest.approx(1000 * ps_a_byte)
+    took, switches = (asked_byte_ps(asked, job, hosts, in_switch=way) for way in (False, True))
+    assert took == pytest.approx(ps_a_byte)
     assert switches == pytest.approx(took / (2 if kind == "all_reduce" else 1))
 
 

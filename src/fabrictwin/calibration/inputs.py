@@ -133,7 +133,8 @@ def _row(found: re.Match[str], line: str) -> Row:
     except (IndexError, ValueError):
         algorithm = bus = 0.0
     root = None if found[5] is None else int(found[5])
-    return Row(int(found[1]), int(found[2]), algorithm, bus, found[4] not in (None, "none"), root)
+    reduces, checked = found[4] not in (None, "none"), bandwidths[-1:] != ["N/A"]
+    return Row(int(found[1]), int(found[2]), algorithm, bus, reduces, root, checked)
 
 
 def _json(raw: bytes, path: Path) -> Any:

@@ -3,7 +3,7 @@
 A pattern is read as the tables of the doctor write them: plain text, escapes, classes, groups, alternatives,
 quantifiers, look-around. Each alternative needs the text, or one of the texts of a group, that tells the most. An
 index finds these texts in a line by their rarest three letters, so that a line costs its length and not the number
-of patterns.
+of patterns. A pattern whose text is there is asked only where one of each other set that it needs is there, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 SHORTEST = 3  # of a text that is looked for before a pattern
+SHORT = 2  # of one that is looked for where a pattern is asked for already
 MOST_TEXTS = 24  # of one pattern; more tell too little
+MOST_SETS = 3  # of texts of which a line must hold one each
 # in most lines of trouble: a text that is part of one of these tells little
 _COMMON = (
     "error",
@@ -49,8 +51,11 @@ def _worth(texts: Texts) -> float:
 class _Reader:
     """Reads one pattern."""
 
-    def __init__(self, pattern: str) -> None:
-        self.pattern, self.at = pattern, 0
+    def __init__(self, pattern: str, shortest: int = SHORTEST) -> None:
+        self.pattern, self.at, self.shortest = pattern, 0, shortest
+        self.depth = 0  # of groups
+        self.every: list[Texts] = []  # what the whole pattern needs, one of each
+        self.heads: list[str] = []  # of the group at hand, the letters that each alternative begins with
 
     def alternatives(self) -> list[Texts]:
         """Return what each alternative up to the group's end needs; an empty set needs nothing."""
@@ -58,21 +63,41 @@ class _Reader:
         while self.at < len(self.pattern) and self.pattern[self.at] == "|":
             self.at += 1
             found.append(self._sequence())
-        return found
+        self.heads = [head for _, head in found]
+        return [needs for needs, _ in found]
 
-    def _sequence(self) -> Texts:
+    def _sequence(self) -> tuple[Texts, str]:
+        """Return what it needs, and the letters that it begins with."""
         best, run = _NOTHING, ""
+        head: str | None = None
         while self.at < len(self.pattern) and self.pattern[self.at] not in "|)":
+            self.heads = []
             letter, needs = self._atom()
-            least = self._least()
+            heads, least = self.heads, self._least()
             if letter and least != 0:
                 run += letter
             if not letter or least is not None:  # a run of letters ends
-                best = max(best, _text(run), key=_worth)
+                head = run if head is None else head
+                best = self._better(best, self._text(run))
+                if least != 0:
+                    best = self._better(best, self._begun(run, heads))
                 run = ""
             if least != 0:
-                best = max(best, needs, key=_worth)
-        return max(best, _text(run), key=_worth)
+                best = self._better(best, needs)
+        return self._better(best, self._text(run)), run if head is None else head
+
+    def _begun(self, run: str, heads: list[str]) -> Texts:
+        """Return a run of letters with those that a group goes on with."""
+        texts = frozenset((run + head).lower() for head in heads if run)
+        return texts if 0 < len(texts) <= MOST_TEXTS and len(min(texts, key=len)) >= self.shortest else _NOTHING
+
+    def _better(self, best: Texts, other: Texts) -> Texts:
+        if other and not self.depth:
+            self.every.append(other)
+        return max(best, other, key=_worth)
+
+    def _text(self, run: str) -> Texts:
+        return frozenset((run.lower(),)) if len(run) >= self.shortest else _NOTHING
 
     def _atom(self) -> tuple[str, Texts]:
         """Take one letter, class or group: the letter that it stands for, and what a group needs."""
@@ -95,9 +120,12 @@ class _Reader:
         head = re.compile(r"\?(?::|P<\w+>|[a-z]*-?[a-z]*:|<?[=!])").match(self.pattern, self.at)
         if head is not None:
             self.at = head.end()
+        self.depth += 1
         found = self.alternatives()
+        self.depth -= 1
         self.at += 1
         if head is not None and head[0][-1] in "=!":
+            self.heads = []
             return _NOTHING  # what stands around needs nothing of its own
         return _joined(found)
 
@@ -118,10 +146,6 @@ class _Reader:
         return least
 
 
-def _text(run: str) -> Texts:
-    return frozenset((run.lower(),)) if len(run) >= SHORTEST else _NOTHING
-
-
 def _joined(found: Sequence[Texts]) -> Texts:
     """Return the texts of which one stands in a match of any alternative; none where one needs nothing."""
     joined = _NOTHING.union(*found)
@@ -131,6 +155,24 @@ def _joined(found: Sequence[Texts]) -> Texts:
 def needed(pattern: str) -> Texts:
     """Return texts, in lower case, of which each match of `pattern` holds one; none where it may hold none."""
     return _joined(_Reader(pattern).alternatives())
+
+
+def fewest(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return texts of which one stands in a line wherever one of `texts` does."""
+    found: list[str] = []
+    for text in sorted(texts, key=lambda text: (len(text), text)):
+        if not any(map(text.__contains__, found)):
+            found.append(text)
+    return tuple(found)
+
+
+def _needed_too(pattern: str, first: Texts) -> tuple[Texts, ...]:
+    """Return more sets of texts of each of which a match of `pattern` holds one, the most telling first."""
+    reader = _Reader(pattern, SHORT)
+    if len(reader.alternatives()) > 1:
+        return ()
+    others = sorted((texts for texts in dict.fromkeys(reader.every) if texts != first), key=_worth, reverse=True)
+    return tuple(others[:MOST_SETS])
 
 
 def alternatives(pattern: str) -> list[str]:
@@ -157,6 +199,33 @@ class Pattern:
     def compiled(self) -> re.Pattern[str]:
         return re.compile(self.pattern, re.IGNORECASE)
 
+    @cached_property
+    def _too(self) -> tuple[Texts, ...]:
+        return _needed_too(self.pattern, self.needs)
+
+    def found(self, text: str, lower: str) -> bool:
+        """Return true for a text of ASCII letters, also given in lower case, that it matches."""
+        for texts in self._too:
+            if not any(map(lower.__contains__, texts)):
+                return False
+        return self.compiled.search(text) is not None
+
+
+class Guarded:
+    """A pattern that is asked only where a line holds a text that it needs."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern, self._needs = pattern, fewest(needed(pattern))
+        self._search = re.compile(pattern).search
+
+    def search(self, text: str) -> re.Match[str] | None:
+        """The first match in `text`."""
+        if self._needs and text.isascii():  # of other letters some are those of texts in another case
+            lower = text.lower()
+            if not any(map(lower.__contains__, self._needs)):
+                return None
+        return self._search(text)
+
 
 class LiteralIndex:
     """Patterns by the texts that they need."""
@@ -169,7 +238,7 @@ class LiteralIndex:
             for text in one.needs:
                 users[text].append(number)
         often = Counter(part for text in users for part in _thirds(text))
-        parts: dict[str, list[tuple[str, list[int]]]] = defaultdict(list)
+        parts: dict[tuple[str, str, str], list[tuple[str, list[int]]]] = defaultdict(list)
         for text, numbers in users.items():
             parts[min(sorted(_thirds(text)), key=often.__getitem__)].append((text, numbers))
         self._parts = dict(parts)
@@ -190,8 +259,8 @@ class LiteralIndex:
             for needs, numbers in self._parts[part]:
                 if needs in lower:
                     needed.update(numbers)
-        yield from (number for number in sorted(needed) if self.patterns[number].compiled.search(text))
+        yield from (number for number in sorted(needed) if self.patterns[number].found(text, lower))
 
 
-def _thirds(text: str) -> set[str]:
-    return {text[at : at + SHORTEST] for at in range(len(text) - SHORTEST + 1)}
+def _thirds(text: str) -> set[tuple[str, str, str]]:
+    return {*zip(text, text[1:], text[2:], strict=False)}

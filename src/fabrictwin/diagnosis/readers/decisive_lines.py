@@ -11,6 +11,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from fabrictwin.diagnosis.evidence import Place, Sink, Subject
+from fabrictwin.diagnosis.literals import Guarded
 from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of
 from fabrictwin.diagnosis.readers.line_prefixes import without_colours
 from fabrictwin.diagnosis.readers.line_shapes import LineShapes
@@ -34,7 +35,7 @@ _TROUBLE = (
     b"n't ", b"times out", b"exclu", b"return value", b"exit code", b"exit_code", b"exitcode",
 )  # fmt: skip
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
-_FATAL = re.compile(
+_FATAL = Guarded(
     r"^\W*(?:\[\w+\]:? ?)?(?:\w+\.)*\w*(?:Error|Exception|KeyboardInterrupt)\b(?:: |$)|terminate called|what\(\):|"
     r"\bFATAL\b|\bFatal\b|\bfatal: |\bCRIT(?:ICAL)?\b|\bpanic\b|core dumped|unhandled|\b[Aa]borted\b|NCCL WARN"
 )
@@ -67,7 +68,7 @@ _RANK = re.compile(r"\[(?:rank|default)(\d{1,6})\]|\b[Rr]ank:? ?(\d{1,6})\b|\[\d
 _ADAPTER = re.compile(r"\b(mlx\d_(?!(?:core|ib|en)\b)\w+|irdma\d+|bnxt_re\d+|rocep\w+|ibp\w+|efa_\d+)\b")
 _SECONDS = re.compile(r"(?:^|[\sT\[])(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)")
 # what a message goes on to guess or advise is no evidence
-_GUESSES = re.compile(
+_GUESSES = Guarded(
     r"\b(?i:potential|possible|probable) (?:root )?(?:causes?|reasons?)\b|"
     r"\b[Tt]his (?:can|may|might|could) (?:happen|cause|lead|result)\b|"
     r"\b[Ss]ometimes\b.{1,40}? (?:can|may|might|could) (?:fail|hang|crash|report|return)\b|"
@@ -89,7 +90,10 @@ MOST_ROWS = 60  # of a traceback, and of what stands between its rows
 QUIET, QUIET_END = 40, 60
 _STOPPED = re.compile(r"KeyboardInterrupt|SIGTERM|SIGINT|CANCELLED")
 _HARD = re.compile(
-    r"^Traceback \(most recent|\bERROR\b|\[E\d* |^E\d{4} |\berror: |slurmstepd|srun: |[Aa]ssertion .*failed"
+    r"^Traceback \(most recent|\bERROR\b|\[E\d* |^E\d{4} |\berror: |slurmstepd|srun: |[Aa]ssertion .*failed|"
+    # what ends a task of the kernel, which goes on without it
+    r"\bkernel BUG at|\bBUG: unable to handle|\bOops: |\bInternal error: |\bgeneral protection fault, probably|"
+    r"\bUnhandled fault: "
 )
 UNMISTAKABLE = 0.92  # from so sure on a mechanism tells of trouble by itself, without a word of it
 MOST_SHAPES, MOST_KEPT = 50_000, 4_000

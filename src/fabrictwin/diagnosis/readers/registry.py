@@ -11,7 +11,7 @@ from functools import cache
 
 from fabrictwin.base.records import record
 from fabrictwin.diagnosis.evidence import Sink
-from fabrictwin.diagnosis.literals import alternatives, needed
+from fabrictwin.diagnosis.literals import alternatives, fewest, needed
 from fabrictwin.diagnosis.readers.fabric import (
     adapters,
     counters,
@@ -153,7 +153,7 @@ def _openers(last: bool) -> _Openers:
         families,
         re.compile("|".join(begins)),
         re.compile("|".join(within)),
-        tuple(sorted(frozenset().union(*needs))) if all(needs) else (),
+        fewest(frozenset().union(*needs)) if all(needs) else (),
     )
 
 

@@ -2,7 +2,8 @@
 
 The ratio of bus to algorithm bandwidth is the test's (doc/PERFORMANCE.md of nccl-tests), n ranks: 2 (n - 1) / n of
 an all-reduce, (n - 1) / n of all-gather, reduce-scatter and all-to-all, 1 of the others. Rows of an all-gather and
-an all-to-all are alike.
+an all-to-all are alike, but that in place an all-to-all is not checked (N/A). Nor is a send and receive, which
+names an operation as a reduce does, and no root.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Row(NamedTuple):
     bus_gbps: float
     reduces: bool
     root: int | None = None  # -1 where the test has none; None where the table has no such column
+    in_place_checked: bool = True
 
 
 def named_in(line: str) -> str:
@@ -58,10 +60,13 @@ def test_of(row: Row, ranks: int) -> str:
         alone = row.reduces and ratio > NO_OTHER and abs(ratio - 2 * (n - 1) / n) < near
         return "all_reduce_perf" if alone else ""
     whole = row.elements * 4 >= row.size * 0.99
-    if abs(ratio - 2 * (n - 1) / n) < NEAR and row.reduces and (n > 2 or row.root == -1):
+    sends = row.root == -1 and not row.in_place_checked
+    if abs(ratio - 2 * (n - 1) / n) < NEAR and row.reduces and not sends and (n > 2 or row.root == -1):
         return "all_reduce_perf"
     if abs(ratio - 1) < NEAR_ONE:
-        return "reduce_perf" if row.reduces else "broadcast_perf"
+        return "broadcast_perf" if not row.reduces else ("sendrecv_perf" if sends else "reduce_perf")
     if abs(ratio - (n - 1) / n) < NEAR:
-        return "reduce_scatter_perf" if row.reduces else ("alltoall_perf" if whole else "all_gather_perf")
+        if row.reduces:
+            return "reduce_scatter_perf"
+        return "alltoall_perf" if whole or not row.in_place_checked else "all_gather_perf"
     return ""

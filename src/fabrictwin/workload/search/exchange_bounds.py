@@ -150,10 +150,12 @@ def sent_byte_ps(hosts: I64, hardware: Hardware) -> float:
     return float(at_once * 8 * PS_PER_S / bps)
 
 
-def asked_ps(asked: Asked, job: Job, hosts_of: Callable[[I64], tuple[bool, int]], *, in_switch: bool) -> float:
-    """Less than a communication of a pass takes, in ps: its bytes over all ways out of a host, or of a GPU."""
+def asked_byte_ps(
+    asked: Asked, job: Job, hosts_of: Callable[[I64], tuple[bool, int]], *, in_switch: bool
+) -> float:
+    """The ps that a byte of a pass's communication takes at least, over all ways out of a host, or of a GPU."""
     hosts, kind = job.placement.host_of_rank[asked.groups], asked.what[0]
     if kind == "send":
-        return asked.size_bytes * sent_byte_ps(hosts, job.hardware)
-    each = byte_ps(hosts, hosts_of(asked.groups)[1], job.hardware, each=kind == "all_to_all")
-    return (2 if kind == "all_reduce" and not in_switch else 1) * asked.size_bytes * each
+        return sent_byte_ps(hosts, job.hardware)
+    once = byte_ps(hosts, hosts_of(asked.groups)[1], job.hardware, each=kind == "all_to_all")
+    return once if kind != "all_reduce" or in_switch else 2 * once

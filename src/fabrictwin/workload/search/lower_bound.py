@@ -25,7 +25,7 @@ from fabrictwin.workload.job.job import Job
 from fabrictwin.workload.job.job_communications import all_slowed_ps
 from fabrictwin.workload.job.rank_layout import Layout
 from fabrictwin.workload.layers.pass_script import Collective, Compute, Kind, Script, Start
-from fabrictwin.workload.search.exchange_bounds import ExchangeBounds, StepExchanges, asked_ps
+from fabrictwin.workload.search.exchange_bounds import ExchangeBounds, StepExchanges, asked_byte_ps
 from fabrictwin.workload.step.closed_form import ClosedForm, Messages, PassTimes, Price
 from fabrictwin.workload.step.closed_form_cache import CachedSegments, number_of
 from fabrictwin.workload.step.communication_times import Asked, CommunicationTimes
@@ -174,13 +174,18 @@ class _KnownPrices:
     def __init__(self, job: Job, closed: ClosedForm, *, in_switch: bool) -> None:
         self.job, self.closed, self.in_switch = job, closed, in_switch
         self._least: dict[Collective, float] = {}
+        self._byte_ps: dict[tuple[int, object], float] = {}  # by groups, which the closed form keeps
 
     def of(self, asked: Asked) -> float:
         """In ps."""
         times = self.closed.times
         if times.knows(asked):
             return times.of(asked)
-        return asked_ps(asked, self.job, self.closed.factory.hosts, in_switch=self.in_switch)
+        key = id(asked.groups), asked.what[0]
+        if key not in self._byte_ps:
+            hosts = self.closed.factory.hosts
+            self._byte_ps[key] = asked_byte_ps(asked, self.job, hosts, in_switch=self.in_switch)
+        return asked.size_bytes * self._byte_ps[key]
 
     def least_ps(self, collective: Collective) -> float:
         """That of a pass's communication, in ps, in the stage where it takes least."""

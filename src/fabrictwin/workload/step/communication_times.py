@@ -48,6 +48,11 @@ class Asked:
         return self.what[0] in _OVER_TREES
 
     @cached_property
+    def name(self) -> tuple[object, ...]:
+        """A key of its groups."""
+        return self.groups.shape, self.groups.tobytes(), self.trees
+
+    @cached_property
     def at(self) -> Place:
         """Return who stands for all of its groups, and where they lie; finding it takes a while."""
         return self.place(self.groups, self.trees)
@@ -124,8 +129,7 @@ class CommunicationTimes:
 
     def knows(self, asked: Asked) -> bool:
         """Return true if its time was found before, and where its groups lie."""
-        placed = (asked.groups.shape, asked.groups.tobytes(), asked.trees) in self._placed
-        return placed and all(key in self._known for key in asked.keys)
+        return asked.name in self._placed and all(key in self._known for key in asked.keys)
 
     def of(self, asked: Asked) -> float:
         """The ps that one takes: between the powers of two times its step around the size, linearly."""

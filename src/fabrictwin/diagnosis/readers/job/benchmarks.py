@@ -104,8 +104,9 @@ class NcclTests(LineReader):
         size, count, rest = int(found[1]), int(found[2]), found[4].split()
         numbers = [word for word in rest if re.fullmatch(r"-?[\d.]{1,30}(?:e[+-]?\d{1,2})?|N/A", word)]
         rooted = self.root if self.is_headed else len(numbers) == COLUMNS_WITH_ROOT
-        if rooted and numbers and re.fullmatch(r"-?\d+", numbers[0]):
-            numbers = numbers[1:]
+        root = None
+        if rooted and numbers and re.fullmatch(r"-?\d{1,9}", numbers[0]):
+            root, numbers = int(numbers[0]), numbers[1:]
         try:
             time, alg, bus = (float(number) for number in numbers[:3])
         except ValueError:
@@ -114,7 +115,9 @@ class NcclTests(LineReader):
         wrong = sum(int(float(one)) for one in (*numbers[3:4], *numbers[7:8]) if one != "N/A")
         if size:
             self._rows += 1
-            test = self.test or test_of(Row(size, count, alg, bus, self.redop), self.ranks)
+            reduces = self.redop and rest[0] != "none"
+            row = Row(size, count, alg, bus, reduces, root, in_place_checked=numbers[-1] != "N/A")
+            test = self.test or test_of(row, self.ranks)
             self.sink.add("bench.row", (test, self.ranks, size, time, bus, max(bus, inside)))
             if size >= self._best[1]:
                 self._best = (test, size, max(bus, inside))
