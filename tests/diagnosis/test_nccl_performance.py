@@ -194,3 +194,7 @@ def test_a_table_without_a_name_tells_its_test_by_its_rows(operation, root, wron
     line = f"  1073741824  8388608  float  {operation}  {root}  29088  36.91  {rate}  0  29028  36.91  {rate}  {wrong}"
     (fact,) = read_text(f"{RANKS}\n{head}\n{line}").of("bench.row")
     assert fact.parts[0] == test
+
+
+def test_multicast_that_a_gpu_may_not_have_is_a_question():
+    assert decided("NVLS multicast support is not available on dev 2") == []
