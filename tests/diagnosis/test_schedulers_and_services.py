@@ -148,6 +148,22 @@ def test_a_server_that_is_not_up_yet_is_a_question():
     assert max(one.severity for one in answer(probe.format("Liveness")).findings) > Severity.QUESTION
 
 
+def test_a_step_that_waits_for_room_is_a_question_until_it_is_refused():
+    waits = "srun: Job 7 step creation temporarily disabled, retrying (Requested nodes are busy)\n"
+    assert max(one.severity for one in answer(waits).findings) == Severity.QUESTION
+    refused = waits + "srun: error: Unable to create step for job 7: Memory required by task is not available\n"
+    assert first(refused) == "resource-unavailable"
+
+
+def test_tasks_that_do_not_fit_their_processors_are_too_many():
+    text = "srun: error: Task launch for StepId=7.4 failed on node n1: Unable to layout tasks on given cpus\n"
+    assert first(text) == "slots-few"
+    assert (
+        first(text.replace("Unable to layout tasks on given cpus", "Communication connection failure"))
+        == "launch-failed"
+    )
+
+
 RAISED = 'Traceback (most recent call last):\n  File "{file}", line 7, in {function}\n    {row}\n{error}\n'
 
 
