@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from fabrictwin import catalog
 from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.expectation.hardware import gpu_of, host_of
@@ -18,7 +19,6 @@ SMALL_SHM = 128 << 20
 FLAPS = 2
 FEW_LINK_ERRORS = 10
 BASEBOARD = 8  # GPUs of an HGX baseboard with NVSwitches
-_OF_EIGHT = ("dgx-a100", "dgx-a100-40", "dgx-h100", "dgx-h200", "dgx-b200", "dgx-b300")
 MANY_REPLAYS = 1000
 SEVERAL = 3  # links that go down and stay so
 REPLAYS = 3  # one or two come with the start of a link
@@ -227,7 +227,7 @@ def queried(case: Case) -> Iterator[Finding]:
         severity=Severity.QUESTION, collect="nvidia-smi -q twice, minutes apart: do they still count?",
     )  # fmt: skip
     listed = {fact.subject.device for fact in case.of("smi.gpu")}
-    whole = all(host_of(gpu_of(fact.text), efa=False) in _OF_EIGHT for fact in case.of("smi.gpu"))
+    whole = all(_on_baseboard(fact.text) for fact in case.of("smi.gpu"))
     if whole and len(listed) == BASEBOARD - 1:
         yield found(
             "gpu-lost", case.of("smi.gpu"), f"{len(listed)} GPUs", f"{BASEBOARD} of a baseboard", 0.5,
@@ -249,6 +249,13 @@ def queried(case: Case) -> Iterator[Finding]:
     yield from reported(
         "gpu-hardware", case.of("smi.unreadable"), "{text} in place of a reading", "a reading", 0.85
     )
+
+
+def _on_baseboard(name: str) -> bool:
+    """Return true for a GPU, by its product's name, whose host in the catalog has eight behind NVSwitches."""
+    host = host_of(gpu_of(name), efa=False)
+    nodes = catalog.host(host).nodes if host is not None else None
+    return nodes is not None and nodes.gpu == BASEBOARD and nodes.nvswitch > 0
 
 
 def topology(case: Case) -> Iterator[Finding]:
