@@ -111,7 +111,11 @@ def training(
     help="With --write-ranges: make only these, and keep the file's others; may come again.",
 )
 @click.option(
-    "--by", multiple=True, metavar="WHAT", help="Leave out only this, such as hardware or series; may come again."
+    "--by",
+    multiple=True,
+    metavar="WHAT",
+    help="Leave out only this, such as hardware or series; may come again. What one row of a group says of the "
+    "others rests on hardware, framework and 'hardware, release and model'.",
 )
 def accuracy(
     as_json: bool,

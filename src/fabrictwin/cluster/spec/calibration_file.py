@@ -59,7 +59,9 @@ class CalibrationFile(Model):
     def _something(self) -> CalibrationFile:
         known = (self.compute_share, self.same_job, self.products or None, self.collectives, self.adapters)
         if all(one is None for one in known):
-            raise ValueError("got no constant, expected compute_share, products, collectives or adapters")
+            raise ValueError(
+                "got no constant, expected compute_share, same_job, products, collectives or adapters"
+            )
         return self
 
 
