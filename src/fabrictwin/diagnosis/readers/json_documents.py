@@ -10,7 +10,7 @@ from typing import Any
 from fabrictwin.diagnosis.evidence import Sink
 from fabrictwin.diagnosis.readers.fabric import sonic
 from fabrictwin.diagnosis.readers.host import dcgm, interfaces
-from fabrictwin.diagnosis.readers.job import ras
+from fabrictwin.diagnosis.readers.job import perftest, ras
 
 DEEPEST, MOST_NODES = 12, 200_000
 
@@ -18,10 +18,12 @@ DEEPEST, MOST_NODES = 12, 200_000
 def read(data: bytes, sink: Sink) -> str:
     """The family of a JSON document, taken; empty where it is none that is known."""
     try:
-        parsed = json.loads(data)
+        parsed = json.loads(perftest.mended(data))
     except (ValueError, RecursionError):
         return ""
     sink.number = 1
+    if isinstance(parsed, dict) and perftest.Perftest(sink).read_json(parsed):
+        return "perftest"
     if ras.read_json(parsed, sink):
         return "nccl-ras"
     if sonic.read_config(parsed, sink):
