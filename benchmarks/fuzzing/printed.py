@@ -55,6 +55,16 @@ _PERFTEST_SHAPES = b"""                    RDMA_Write Bidirectional BW Test
  8             421337            3.42            292397.66
 Bad wc status -- 12 -- 129
 """
+_DRIVERS = b"""link rdmap16s27/1 tx_bytes 9182736 tx_pkts 22418 rx_drops 41000 retrans_timeout_events 190000
+link rocep226s0/1
+    rx_rdma_ucast_pkts 90000000
+    tx_rdma_ack_timeout 8123
+link mlx5_4/1 lqpn 8 type UD state RTS sq-psn 58 comm [mlx5_ib]
+NIC statistics:
+     pps_allowance_exceeded: 4000000
+     queue_0_tx_cnt: 90000000
+     continuous_roce_pause_events: 41
+"""
 _PERFTEST_JSON = b"""{
 "test_info": {
 "test": "RDMA_Write_BW_Test",
@@ -330,7 +340,7 @@ SAMPLES: dict[str, list[bytes]] = {
     "doctor-ras": [_RAS, _RAS_ERRORS, json.dumps(_RAS_JSON).encode()],
     "doctor-flight-recorder": [*(pickle.dumps(_DUMP, protocol=p) for p in (2, 4, 5)), json.dumps(_DUMP).encode()],
     "doctor-fabric": [_FABRIC],
-    "doctor-adapters": [_ADAPTERS],
+    "doctor-adapters": [_ADAPTERS, _DRIVERS, b'[{"ifindex":0,"ifname":"efa_0","port":1,"rx_drops":99999}]'],
     "doctor-ethernet": [_ETHERNET, json.dumps(_CONFIG).encode()],
     "doctor-host": [_HOST],
     "doctor-tables": [_TABLES],
