@@ -25,7 +25,8 @@ REPLAYS = 3  # one or two come with the start of a link
 FEWEST_JOINED, MOST_ALONE = 3, 3  # GPUs that NVLink joins, for each that it does not
 # GPUs that no NVSwitch joins, by a word of their names
 _ALONE = re.compile(
-    r"GeForce|\bRTX\b|Quadro|TITAN|Tesla [TPKM]\d|\b(?:T4|L4|L40S?|A2|A10G?|A16|A30|A40)\b|PCI-?E|\bH[128]00 NVL\b",
+    r"GeForce|\bRTX\b|Quadro|TITAN|Tesla [TPKM]\d|\b(?:T4|L4|L40S?|A2|A10G?|A16|A30|A40)\b|PCI-?E|"
+    r"\bH[128]00 NVL\b",
     re.IGNORECASE,
 )
 FEW_READS = 44  # NVIDIA/nccl-tests issue 152: 47 to 93 GB/s by raising it
