@@ -28,12 +28,12 @@ from fabrictwin.diagnosis.rules import (
     nccl_inside,
     nccl_network,
     nccl_warnings,
-    nvlink_counts,
     pairs,
     port_states,
     ports,
     priorities,
 )
+from fabrictwin.diagnosis.rules.inside import nvlink_counts, pci_status
 from fabrictwin.diagnosis.runs import run_notes, runs_of, with_runs
 
 RULES: tuple[Rule, ...] = (
@@ -41,6 +41,7 @@ RULES: tuple[Rule, ...] = (
     *nccl_network.RULES,
     *nccl_inside.RULES,
     *nvlink_counts.RULES,
+    *pci_status.RULES,
     *counters.RULES,
     *driver_counters.RULES,
     *port_states.RULES,
