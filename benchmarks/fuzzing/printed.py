@@ -34,6 +34,68 @@ _PERFTEST = b"""                    RDMA_Write BW Test
  #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
  65536      5000             46000.00            45999.00\t\t   0.735984
 """
+_PERFTEST_SHAPES = b"""                    RDMA_Write Bidirectional BW Test
+ Dual-port       : ON\t\tDevice         : mlx5_0
+ Number of qps   : 2\t\tTransport type : IB
+ Connection type : RC\t\tUsing SRQ      : OFF
+ Link type       : Ethernet
+ local address: LID 0000 QPN 0x0126 PSN 0xd1eee2 RKey 0x203f00 VAddr 0x007f2b4f6d0000
+ GID: 00:00:00:00:00:00:00:00:00:00:255:255:10:00:00:01
+ #bytes    #sl      #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]    CPU_Util[%]
+ 65536    3           5000           391.00            390.11                  0.743    12.50
+ 65536    3           5000           391.00            12.11                  0.743    12.50
+\thw_counters/out_of_sequence=12
+ Local results:
+                    Send Latency Test
+#, usec
+1, 2.31
+ #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]
+ 2       1000          1.98           9.11         2.05              2.10             0.31           2.60
+ #bytes        #iterations       t_avg[usec]    tps average
+ 8             421337            3.42            292397.66
+Bad wc status -- 12 -- 129
+"""
+_PCI = b"""18:00.0 Infiniband controller: Mellanox Technologies MT2910 Family [ConnectX-7]
+\t\tDevCap:\tMaxPayload 512 bytes, PhantFunc 0
+\t\t\tExtTag+ RBE+
+\t\tDevCtl:\tCorrErr- NonFatalErr-
+\t\t\tRlxdOrd+ ExtTag- NoSnoop+
+\t\t\tMaxPayload 128 bytes, MaxReadReq 4096 bytes
+\t\tDevSta:\tCorrErr+ FatalErr+ UnsupReq+
+\t\tUESta:\tDLP+ MalfTLP- UnsupReq+
+\t\tCESta:\tRxErr+ Rollover+
+\t\tDpcSta:\tTrigger+ Reason:01
+\tKernel driver in use: mlx5_core
+\tKernel modules: mlx5_core
+"""
+_DRIVERS = b"""link rdmap16s27/1 tx_bytes 9182736 tx_pkts 22418 rx_drops 41000 retrans_timeout_events 190000
+link rocep226s0/1
+    rx_rdma_ucast_pkts 90000000
+    tx_rdma_ack_timeout 8123
+link mlx5_4/1 lqpn 8 type UD state RTS sq-psn 58 comm [mlx5_ib]
+NIC statistics:
+     pps_allowance_exceeded: 4000000
+     queue_0_tx_cnt: 90000000
+     continuous_roce_pause_events: 41
+"""
+_PERFTEST_JSON = b"""{
+"test_info": {
+"test": "RDMA_Write_BW_Test",
+"Dual_port": "OFF",
+"Device": "mlx5_0",
+"Number_of_qps": 1,
+"Mtu": 4096
+},
+"results": {
+"MsgSize": 65536,
+sl: 3,
+"n_iterations": 5000,
+"BW_peak": 391.00,
+"BW_average": 390.11,
+"MsgRate": 0.744076
+}
+}
+"""
 _XML = b"""<system version="1">
   <cpu numaid="0" arch="x86_64" vendor="GenuineIntel">
     <pci busid="0000:17:00.0" class="0x030200" vendor="0x10de" device="0x20b5" link_speed="16.0 GT/s PCIe" link_width="16">
@@ -286,14 +348,14 @@ _DIAGNOSTIC = {
 
 SAMPLES: dict[str, list[bytes]] = {
     "doctor-nccl": [_NCCL],
-    "doctor-benchmarks": [_PERFTEST, _NCCL[-400:]],
+    "doctor-benchmarks": [_PERFTEST, _PERFTEST_SHAPES, _PERFTEST_JSON, _NCCL[-400:]],
     "doctor-xml": [_XML],
     "doctor-ras": [_RAS, _RAS_ERRORS, json.dumps(_RAS_JSON).encode()],
     "doctor-flight-recorder": [*(pickle.dumps(_DUMP, protocol=p) for p in (2, 4, 5)), json.dumps(_DUMP).encode()],
     "doctor-fabric": [_FABRIC],
-    "doctor-adapters": [_ADAPTERS],
+    "doctor-adapters": [_ADAPTERS, _DRIVERS, b'[{"ifindex":0,"ifname":"efa_0","port":1,"rx_drops":99999}]'],
     "doctor-ethernet": [_ETHERNET, json.dumps(_CONFIG).encode()],
-    "doctor-host": [_HOST],
+    "doctor-host": [_HOST, _PCI],
     "doctor-tables": [_TABLES],
     "doctor-modules": [_MODULES, json.dumps(_DIAGNOSTIC).encode()],
     "doctor-launchers": [_LAUNCHERS],

@@ -302,3 +302,13 @@ def test_an_address_that_another_host_does_not_reach_settles_which_interface_is_
     refused = "b:8:9 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to {}<4> failed : Network is unreachable\n"
     assert shown(met + refused.format("10.42.8.11"))[0] == "bootstrap-interface"
     assert shown(met + refused.format("10.42.9.77"))[0] == "connect-refused"
+
+
+def test_what_a_program_passes_over_is_no_error_of_it():
+    assert is_survived("Could not fetch URL https://frob/: connection error: Failed to resolve 'frob' - skipping")
+    assert not is_survived("error: Failed to resolve 'frob'")
+
+
+def test_a_number_that_is_divisible_is_no_trouble():
+    assert shown("the largest number of them is divisible by 3\n") == []
+    assert shown("ValueError: train_batch_size 30 is not divisible by 4\n") == ["settings-rejected"]

@@ -56,6 +56,14 @@ class Case:
         return max(len(hosts - {""}), over)
 
     @cached_property
+    def is_one_host(self) -> bool:
+        """Return true where every rank of the largest communicator was seen to start, all on one host."""
+        began = self.of("nccl.start", "nccl.complete")
+        ranks = max((int(fact.parts[1] or 0) for fact in began), default=0)
+        shown = {fact.subject for fact in began if int(fact.parts[1] or 0) == ranks}
+        return self.nodes == 1 and 0 < ranks <= len(shown)
+
+    @cached_property
     def release(self) -> tuple[int, int]:
         """NCCL's release, as (2, minor); (0, 0) where no file names it."""
         fact = self.evidence.first("nccl.version")

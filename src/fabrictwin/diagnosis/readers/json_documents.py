@@ -8,30 +8,51 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fabrictwin.diagnosis.evidence import Sink
-from fabrictwin.diagnosis.readers.fabric import sonic
+from fabrictwin.diagnosis.readers.fabric import ethernet, sonic
 from fabrictwin.diagnosis.readers.host import dcgm, interfaces
-from fabrictwin.diagnosis.readers.job import ras
+from fabrictwin.diagnosis.readers.job import perftest, ras
 
 DEEPEST, MOST_NODES = 12, 200_000
+# of `rdma resource`: queue pairs and what else has states that are none of ports
+_RESOURCES = frozenset(("lqpn", "cqn", "mrn", "pdn", "ctxn", "srqn", "mode"))
+MOST_COUNTERS = 500  # of a device
 
 
 def read(data: bytes, sink: Sink) -> str:
     """The family of a JSON document, taken; empty where it is none that is known."""
     try:
-        parsed = json.loads(data)
+        parsed = json.loads(perftest.mended(data))
     except (ValueError, RecursionError):
         return ""
     sink.number = 1
+    if isinstance(parsed, dict) and perftest.Perftest(sink).read_json(parsed):
+        return "perftest"
     if ras.read_json(parsed, sink):
         return "nccl-ras"
     if sonic.read_config(parsed, sink):
         return "config_db"
     if isinstance(parsed, dict) and dcgm.read_json(parsed, sink):
         return "dcgm"
+    devices = [
+        one
+        for one in _objects(parsed)
+        if "ifname" in one and isinstance(one.get("port"), int) and not _RESOURCES & set(one)
+    ]
+    for one in devices:
+        ethernet.Rdma(sink).line(_as_rdma_prints(one))
+    if devices:
+        return "rdma"
     links = [one for one in _objects(parsed) if "ifname" in one and isinstance(one.get("flags"), list)]
     for one in links:
         interfaces.keep_state(sink, str(one["ifname"])[:40], [str(flag) for flag in one["flags"]])
     return "ip-link" if links else ""
+
+
+def _as_rdma_prints(device: Mapping[str, Any]) -> str:
+    """Return the line of a device's port or its counters: `rdma -j` has the same words as keys."""
+    told = [(key, value) for key, value in list(device.items())[:MOST_COUNTERS] if isinstance(value, str | int)]
+    words = [f"{key} {str(value)[:40]}" for key, value in told if key not in ("ifindex", "ifname", "port")]
+    return f"link {str(device['ifname'])[:40]}/{device['port']} {' '.join(words)}"
 
 
 def sysfs_lines(data: bytes) -> list[str]:

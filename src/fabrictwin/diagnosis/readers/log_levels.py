@@ -39,6 +39,8 @@ _GOES_ON = re.compile(
     r"\b[Tt]runcat(?:ing|ed)\b|"
     r"\b(?:[Dd]isabling|[Ss]witching to|[Oo]verriding|[Rr]emoving|[Ss]kipping|[Rr]everting|[Kk]eeping)\b"
 )
+# a line that ends so is no error to its program, whatever it calls it
+_PASSED_OVER = re.compile(r"(?:[-;,(]|\.) ?(?:[Ss]kipp(?:ing|ed)|[Ii]gnor(?:ing|ed)|[Cc]ontinuing)\b[^.:;]{0,40}$")
 # by one of these a job has come up, or to its end
 _DONE = re.compile(
     r"Application startup complete|Uvicorn running on|The server is fired up|\[after training is done\]|"
@@ -78,7 +80,12 @@ def goes_on(line: str) -> bool:
 
 
 def is_survived(line: str) -> bool:
-    """Return true for a line that says how the program goes on, and that it calls a warning or no error."""
+    """Return true for a line that says how the program goes on, and that it calls a warning or no error.
+
+    One that ends in what is passed over is none either.
+    """
+    if _PASSED_OVER.search(line) is not None:
+        return True
     return goes_on(line) and (level_of(line) is not None or _AN_ERROR.search(line) is None)
 
 

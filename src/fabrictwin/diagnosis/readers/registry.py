@@ -39,7 +39,7 @@ from fabrictwin.diagnosis.readers.host import (
     peer_bandwidth,
     ping,
 )
-from fabrictwin.diagnosis.readers.job import benchmarks, launchers, ras, topology_xml, verbs_programs
+from fabrictwin.diagnosis.readers.job import benchmarks, launchers, perftest, ras, topology_xml, verbs_programs
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 
@@ -54,7 +54,7 @@ class Family:
 
 FAMILIES = (
     Family("nccl-tests", benchmarks.OPENS_NCCL_TESTS, benchmarks.NcclTests),
-    Family("perftest", benchmarks.OPENS_PERFTEST, benchmarks.Perftest),
+    Family("perftest", perftest.OPENS, perftest.Perftest),
     Family("nccl-xml", topology_xml.OPENS, topology_xml.TopologyXml),
     Family("nccl-ras", ras.OPENS, ras.RasReport),
     Family("ibnetdiscover", links.OPENS, links.Links),

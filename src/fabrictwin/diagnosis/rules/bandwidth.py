@@ -114,12 +114,14 @@ def _collapse(rows: list[Fact]) -> Iterator[Finding]:
 
 
 def perftest(case: Case) -> Iterator[Finding]:
-    """Rates of perftest against the port's, where a file names it."""
+    """Rates of perftest against the port's, where a file names it, and against those of its own other rows."""
     ports = {fact.subject.device: fact.number for fact in case.of("hca.rate-gbps") if fact.number}
     rows: dict[tuple[str, str], list[Fact]] = defaultdict(list)
     for fact in case.of("perftest.rate"):
         rows[fact.subject.device, str(fact.parts[0])].append(fact)
     yield from _beside_peers(case.of("perftest.run"))
+    yield from _later_than_peers(case.of("perftest.typical"))
+    yield from _fallen_away(case.of("perftest.ran-on"))
     for (device, test), facts in rows.items():
         largest = max(facts, key=lambda fact: int(fact.parts[1] or 0))
         best = max(float(fact.parts[2] or 0) for fact in facts)
@@ -132,7 +134,8 @@ def perftest(case: Case) -> Iterator[Finding]:
                 "bandwidth that grows with size",
                 0.7,
             )
-        rate = ports.get(device, 0.0)
+        ways = int(largest.parts[3] or 1)
+        rate = ports.get(device, 0.0) * ways
         if rate and int(largest.parts[1] or 0) >= 1 << 16 and best < 0.75 * rate:
             yield found(
                 "bandwidth-low",
@@ -140,11 +143,29 @@ def perftest(case: Case) -> Iterator[Finding]:
                 f"{test} {best:.4g} Gb/s",
                 f"{NEAR_RATE * rate:.4g} Gb/s",
                 0.7,
-                expected_from=f"the port's {rate:g} Gb/s less headers",
+                expected_from=f"the port's {rate / ways:g} Gb/s less headers"
+                + (f", {ways} directions or ports summed" if ways > 1 else ""),
+            )
+
+
+def _fallen_away(runs: list[Fact]) -> Iterator[Finding]:
+    """Tests that ran on at one size, and whose bandwidth was far below their own usual one at times."""
+    for fact in runs:
+        test, size, least, usual, samples = fact.parts
+        if float(least or 0) < COLLAPSE * float(usual or 0):
+            yield found(
+                "bandwidth-collapse",
+                [fact],
+                f"{test} {float(least or 0):.4g} Gb/s at times, {float(usual or 0):.4g} mostly, of {samples}",
+                "the same bandwidth throughout",
+                0.6,
+                expected_from=f"its own other samples at {size} bytes",
+                collect="dmesg and ethtool -S of both hosts at that time, the switch's counters; what else ran",
             )
 
 
 FEWEST_RUNS = 4  # that a median means something of
+LATE = 2.0  # times the latency of the others: a processor's other socket, or more switches, cost less
 
 
 def _beside_peers(runs: list[Fact]) -> Iterator[Finding]:
@@ -166,6 +187,28 @@ def _beside_peers(runs: list[Fact]) -> Iterator[Finding]:
                 severity=Severity.WARNING,
                 expected_from="the median of the runs",
                 collect="ibstat and lspci -vvv of that adapter, at both ends",
+            )
+
+
+def _later_than_peers(runs: list[Fact]) -> Iterator[Finding]:
+    """Runs of one test at one size whose latency, alone or with few others, is far above what the others see."""
+    groups: dict[tuple[str, int, str], list[Fact]] = defaultdict(list)
+    for fact in runs:
+        groups[str(fact.parts[0]), int(fact.parts[1] or 0), str(fact.parts[3])].append(fact)
+    for (test, size, _), facts in groups.items():
+        usual = median(float(fact.parts[2] or 0) for fact in facts)
+        slow = [fact for fact in facts if float(fact.parts[2] or 0) > LATE * usual]
+        if len(facts) >= FEWEST_RUNS and 0 < len(slow) <= len(facts) // 4:
+            worst = max(slow, key=lambda fact: float(fact.parts[2] or 0))
+            yield found(
+                "slow-node",
+                [worst, *slow],
+                f"{test} {float(worst.parts[2] or 0):.4g} us at {size} bytes",
+                f"{usual:.4g} us, as the other runs",
+                0.5,
+                severity=Severity.QUESTION,
+                expected_from="the median of the runs",
+                collect="lspci -vvv and numactl --hardware of that host; its governor; the same run alone",
             )
 
 

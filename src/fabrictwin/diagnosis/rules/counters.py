@@ -22,7 +22,8 @@ MANY_DISCARDS = 100
 Ports = dict[Subject, dict[str, Fact]]
 
 
-def _ports(case: Case) -> Ports:
+def by_port(case: Case) -> Ports:
+    """Counters by port and name; of one that was read again the highest value."""
     ports: Ports = defaultdict(dict)
     for fact in case.of("port.counter"):
         name = str(fact.parts[0])
@@ -60,7 +61,7 @@ def _shared(ports: Ports, name: str) -> int | None:
 
 def infiniband(case: Case) -> Iterator[Finding]:
     """Flaps, bit errors, discards of InfiniBand ports."""
-    ports = _ports(case)
+    ports = by_port(case)
     yield from _downs(ports)
     yield from _errors(ports)
     discards = [
@@ -123,6 +124,8 @@ _BAD_FRAMES = (
     "port.rx_crc_errors",
     "rx_fcs_err_frames",
     "rx_fcs_errors",
+    "rx_fec_uncorrectable_blocks",  # bnxt_en: each loses the frames in it
+    "rx_icrc_encapsulated",  # mlx5: of RoCE packets, spoilt where no link saw it
 )
 FEW_ERRORS = 10  # from which infiniband-diags' file of thresholds would have a port told of
 _DETAILS = (
@@ -225,18 +228,33 @@ _PACKETS = (
     "rx_packets",
     "rx_vport_rdma_unicast_packets",
     "tx_vport_rdma_unicast_packets",
+    # efa and bnxt_re, ionic, irdma
+    "rx_pkts",
+    "tx_pkts",
+    "rx_rdma_ucast_pkts",
+    "tx_rdma_ucast_pkts",
+    "ip4InPkts",
+    "ip4OutPkts",
+    "ip6InPkts",
+    "ip6OutPkts",
+    "tcpOutSegs",
 )
 RARE = 1e-7  # of packets: at 100 Gb/s and 4 KiB one in three seconds, since counters began
 
 
 def _is_rare(row: dict[str, Fact], fact: Fact) -> bool:
     """Return true for losses that the port's packets since the same start make nothing of."""
-    return int(fact.parts[1] or 0) < RARE * max(_value(row, name) for name in _PACKETS)
+    return int(fact.parts[1] or 0) < RARE * packets(row)
+
+
+def packets(row: dict[str, Fact]) -> int:
+    """Return how many packets a port moved, in its busier direction; 0 where it does not say."""
+    return max(_value(row, name) for name in _PACKETS)
 
 
 def roce(case: Case) -> Iterator[Finding]:
     """Loss, pauses, marks and priorities of RoCE ports."""
-    ports = _ports(case)
+    ports = by_port(case)
     lossy: list[Fact] = []
     for row in ports.values():
         many = [row[name] for name in _LOST if _value(row, name) >= MANY_ERRORS and _shared(ports, name) is None]
@@ -277,10 +295,11 @@ def roce(case: Case) -> Iterator[Finding]:
         yield from _notifications(row, ports)
 
 
-# packets without a buffer posted for them, by driver: mlx5, be2net, igb and ixgbe, mlx4, virtio_net
+# packets without a buffer posted for them, by driver: mlx5, be2net, igb and ixgbe, mlx4, virtio_net, efa and ena,
+# bnxt_en, ice
 _NO_BUFFER = (
     "rx_out_of_buffer", "out_of_buffer", "rx_drops_no_frags", "rx_drops_no_skbs", "rx_no_buffer_count",
-    "rx_no_dma_resources", "rx_missed_errors",
+    "rx_no_dma_resources", "rx_missed_errors", "rx_drops", "rx_total_ring_discards", "rx_dropped.nic",
 )  # fmt: skip
 MANY_UNPOSTED = 10_000
 # of mlx5: events of a port's cage, and the part of the last second in which PCIe had no room for the adapter
@@ -366,7 +385,7 @@ PART_LOST = 1e-6  # of packets, which more than stray ones are
 
 def interfaces(case: Case) -> Iterator[Finding]:
     """Errors and losses of Linux' interfaces, held against the packets that they took or sent."""
-    rows = {about: row for about, row in _ports(case).items() if {"rx_packets", "tx_packets"} & set(row)}
+    rows = {about: row for about, row in by_port(case).items() if {"rx_packets", "tx_packets"} & set(row)}
     told: set[str] = set()
     for cause, names, sure, severity in _INTERFACE:
         facts = [

@@ -280,6 +280,7 @@ _FORCED = {
 }
 # those that by themselves take most of the bandwidth
 _GRAVE = frozenset(("NCCL_IB_DISABLE", "NCCL_NET", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"))
+_BETWEEN_HOSTS = re.compile(r"NCCL_(?:IB_\w+|NET(?:_GDR\w*)?|SOCKET_\w+|PXN_DISABLE|MNNVL_ENABLE)")
 
 
 def settings(case: Case) -> Iterator[Finding]:
@@ -304,11 +305,18 @@ def settings(case: Case) -> Iterator[Finding]:
                 f"{name}={value}",
                 "unset",
                 0.9 if grave else 0.7,
-                severity=Severity.ERROR if grave and case.nodes != 1 else Severity.WARNING,
+                severity=_weight(case, name),
                 expected_from="NCCL user guide: variables for debugging should not stay in production",
                 gain="" if case.expected is None else case.expected.gain_without_setting(name, value),
             )
     yield from _filtered(case)
+
+
+def _weight(case: Case, name: str) -> Severity:
+    """Return how bad a setting is here: one that is about a network means nothing to a job of one host."""
+    if case.is_one_host and _BETWEEN_HOSTS.fullmatch(name):
+        return Severity.NOTE
+    return Severity.ERROR if name in _GRAVE and case.nodes != 1 else Severity.WARNING
 
 
 def _filtered(case: Case) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ import re
 
 from fabrictwin.diagnosis.evidence import Place, Sink, Subject
 from fabrictwin.diagnosis.readers.fabric.counters import counter_name
+from fabrictwin.diagnosis.readers.fabric.driver_counters import driver_counter
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS_IBSTAT = r"^CA '[\w.:-]+'\s*$|^Port \d+:\s*$"  # an excerpt may begin at a port
@@ -275,7 +276,7 @@ class SysfsTree(LineReader):
         value = value.strip()
         if kind is not None:
             if re.fullmatch(r"\d{1,20}", value):
-                label = counter_name(counter) if kind == "counters" else counter
+                label = counter_name(counter) if kind == "counters" else driver_counter(counter)
                 self.sink.add("port.counter", ("Read", 0), about)
                 if int(value):
                     self.sink.add("port.counter", (label, int(value)), about)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.readers.fabric.driver_counters import driver_counter
 from fabrictwin.diagnosis.readers.fabric.transceivers import Readings
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
@@ -23,23 +24,7 @@ OPENS_ETHTOOL = (
 )
 OPENS_QOS = r"^DCBX mode:|^Priority trust state:|^PFC configuration:"
 OPENS_DCB = r"^pfc-cap \d+ |^prio-pfc (?:0:)|^dscp-prio \d+:"
-OPENS_RDMA = r"^link \S+/\d+ (?:state|subnet|rx_|tx_|\w+ \d+)|^\d+/\d+: \S+/\d+: (?:state|subnet_prefix)"
-
-# pauses by priority as drivers other than mlx5 name them: bnxt_en, mlx4_en, i40e and ice (xon ends a pause)
-_PAUSES = re.compile(
-    r"(?:port\.)?([rt]x)_(?:pfc_ena_frames_pri([0-7])|pause_prio_([0-7])|priority_([0-7])_xoff)(?:\.nic)?$"
-)
-_NAMES = {
-    "link_down_events": "link_down_events_phy",  # bnxt_en
-    **{f"rx_discard_packets_cos{one}": f"rx_prio{one}_discards" for one in range(8)},
-    # bnxt_re's of its RDMA device
-    "to_retransmits": "local_ack_timeout_err",
-    "seq_err_naks_rcvd": "packet_seq_err",
-    "max_retry_exceeded": "req_transport_retries_exceeded",
-    "oos_drop_count": "out_of_sequence",
-    "rnr_naks_rcvd": "rnr_nak_retry_err",
-}
-
+OPENS_RDMA = r"^link \S+/\d+ (?:state|subnet|rx_|tx_|\w+ \d+|\s*$)|^\d+/\d+: \S+/\d+: (?:state|subnet_prefix)"
 
 _KERNELS = re.compile(
     r"(?:\[ *\d+\.\d+\] )?\w+ [0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d\b"
@@ -92,8 +77,7 @@ class Ethtool(LineReader):
         if count is not None:
             number = int(count[1].replace(",", ""))
             if number:
-                name = _PAUSES.sub(lambda way: f"{way[1]}_priority{way[2] or way[3] or way[4]}_pause", name)
-                self.sink.add("port.counter", (_NAMES.get(name, name), number), about)
+                self.sink.add("port.counter", (driver_counter(name), number), about)
         elif name == "Speed":
             rate = re.match(r"(\d+)Mb/s", value)
             if rate is not None:
@@ -183,6 +167,8 @@ class Rdma(LineReader):
         """Take a line; False where it is none of the tool's."""
         bare = text.strip()
         found = re.match(r"(?:\d+/\d+: |link )([\w.-]+)/(\d+):?(?: (.*))?$", bare)
+        if found is not None and re.match(r"(?:lqpn|cqn|mrn|pdn|ctxn|srqn|qp auto|mode) ", found[3] or ""):
+            return True  # of `rdma resource` and modes: states of queue pairs are none of ports
         if found is None:
             if not re.fullmatch(r"(?:\w+ \d{1,20}\s*)+", bare):
                 return not bare
@@ -205,4 +191,4 @@ class Rdma(LineReader):
     def _count(self, text: str) -> None:
         for name, value in re.findall(r"(\w+) (\d{1,20})", text):
             if int(value):
-                self.sink.add("port.counter", (_NAMES.get(name, name), int(value)), self._about)
+                self.sink.add("port.counter", (driver_counter(name), int(value)), self._about)

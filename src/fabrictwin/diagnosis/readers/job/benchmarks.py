@@ -1,7 +1,7 @@
-"""Tables of nccl-tests (src/util.cu, src/common.cu) and of perftest (src/perftest_parameters.c), row by row.
+"""Tables of nccl-tests (src/util.cu, src/common.cu), row by row.
 
 Rows may be split by lines of NCCL's log that another rank wrote in between; the halves are joined. Bandwidths are
-GB/s of 1e9 bytes for nccl-tests, Gb/s for perftest (which prints MiB/s unless asked for Gb/s).
+GB/s of 1e9 bytes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,12 @@ ROW_BEGINS = re.compile(
 # a launcher's name of the rank before each piece that it writes: its rows have several
 _TAG = re.compile(r"(?<!\S)\[\d{1,6}\](?=\s)|(?<=\d)\[\d{1,6}\](?=\s)")
 COLUMNS_WITH_ROOT = 9  # numbers of a row: the root, and time, two rates and wrong ones, twice
-_MIB_TO_GBPS = 8 * 2**20 / 1e9
 OPENS_NCCL_TESTS = (
     r"^# (?:nThread \d+ nGpus|nccl-tests version|Collective test starting)|^#\s+size\s+count\s+type|"
     r"^# (?:Out of bounds values|Avg bus bandwidth)\s*:|^#\s+Rank\s+\d+ .*Pid\s+\d+ on |"
     # the rest of a table whose head was left out
     r"^\s*\d+\s+\d+\s+(?:float|double|half|bfloat16|u?int\d+|fp8_\w+|f8\w+)\s+(?:sum|prod|max|min|avg|mulsum|none)\s"
 )
-OPENS_PERFTEST = r"^\s*(?:RDMA_|Send |Atomic |Write |Read ).*(?:BW|Latency) Test\s*$|^\s*#bytes\s+#iterations"
 
 
 class NcclTests(LineReader):
@@ -140,78 +138,3 @@ class NcclTests(LineReader):
         self._end_run()
         if self._most == 1 and self._rows:
             self.sink.add("bench.single", self._rows)
-
-
-class Perftest(LineReader):
-    """Reads the output of ib_write_bw and its kin."""
-
-    talks = True
-
-    def __init__(self, sink: Sink) -> None:
-        super().__init__(sink)
-        self.test = self.device = ""
-        self.gigabits, self.latency, self.rows = False, False, 0
-        self.ethernet, self.local = False, False  # the link layer; whose address was printed last
-        self._run: tuple[str, int, float, str] | None = None  # test, largest size and its rate, connection
-        self._runs, self._connection = 0, ""
-
-    def line(self, text: str) -> bool:
-        """Take a line; False where it is none of the tool's."""
-        text = text.strip()
-        if not text or set(text) <= set("-*") or text.startswith("*"):
-            return True
-        add = self.sink.add
-        named = re.match(r"((?:RDMA_|Send |Atomic ).*?(?:BW|Latency)) Test$", text)
-        if named is not None:
-            self._end()
-            self.test = named[1]
-        elif text.startswith("#bytes"):
-            self.gigabits, self.latency = "Gb/sec" in text, "usec" in text
-        elif re.match(r"\d+\s+\d+\s+[\d.]+\s+[\d.]+", text):
-            self._row(text.split())
-        elif ":" in text:
-            for name, value in re.findall(r"([A-Z][\w .]*?)\s*:\s+(\S+)", text):
-                if name == "Device":
-                    self.device = value
-                elif name in ("Number of qps", "Connection type"):
-                    self._connection = value if name[0] == "N" else f"{self._connection} {value}"
-                elif name in ("Mtu", "Link type", "Transport type"):
-                    add("perftest.option", (name, value), Subject(device=self.device))
-                    self.ethernet = value == "Ethernet" if name == "Link type" else self.ethernet
-                elif name == "GID" and self.ethernet:
-                    kind = "perftest.gid" if self.local else "perftest.peer-gid"
-                    add(kind, value, Subject(device=self.device))
-            self.local = text.startswith("local address") or (self.local and "QPN" not in text)
-            failed = re.search(
-                r"Failed status (\d+)|[Uu]nable to (?:init|Connect)|Couldn't|Failed to modify", text
-            )
-            if failed is not None:
-                add("nccl.warn", f"perftest: {text[:200]}")
-        else:
-            return False
-        return True
-
-    def _row(self, words: list[str]) -> None:
-        size = int(words[0])
-        if self.latency:
-            typical = float(words[4]) if len(words) > 4 else float(words[2])
-            self.sink.add("perftest.latency-us", (self.test, size, typical), Subject(device=self.device))
-            return
-        average = float(words[3])
-        rate = average if self.gigabits else average * _MIB_TO_GBPS
-        self.sink.add("perftest.rate", (self.test, size, round(rate, 3)), Subject(device=self.device))
-        if self._run is None or size >= self._run[1]:
-            self._run = (self.test, size, round(rate, 3), self._connection)
-
-    def _end(self) -> None:
-        """Keep what a run reached at its largest size."""
-        if self._run is not None:
-            self._runs += 1
-            self.sink.add(
-                "perftest.run", (*self._run, f"{self.sink.file} {self._runs}"), Subject(device=self.device)
-            )
-        self._run, self.device, self._connection = None, "", ""
-
-    def close(self) -> None:
-        """Keep the last run."""
-        self._end()
