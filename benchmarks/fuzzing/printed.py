@@ -55,6 +55,19 @@ _PERFTEST_SHAPES = b"""                    RDMA_Write Bidirectional BW Test
  8             421337            3.42            292397.66
 Bad wc status -- 12 -- 129
 """
+_PCI = b"""18:00.0 Infiniband controller: Mellanox Technologies MT2910 Family [ConnectX-7]
+\t\tDevCap:\tMaxPayload 512 bytes, PhantFunc 0
+\t\t\tExtTag+ RBE+
+\t\tDevCtl:\tCorrErr- NonFatalErr-
+\t\t\tRlxdOrd+ ExtTag- NoSnoop+
+\t\t\tMaxPayload 128 bytes, MaxReadReq 4096 bytes
+\t\tDevSta:\tCorrErr+ FatalErr+ UnsupReq+
+\t\tUESta:\tDLP+ MalfTLP- UnsupReq+
+\t\tCESta:\tRxErr+ Rollover+
+\t\tDpcSta:\tTrigger+ Reason:01
+\tKernel driver in use: mlx5_core
+\tKernel modules: mlx5_core
+"""
 _DRIVERS = b"""link rdmap16s27/1 tx_bytes 9182736 tx_pkts 22418 rx_drops 41000 retrans_timeout_events 190000
 link rocep226s0/1
     rx_rdma_ucast_pkts 90000000
@@ -342,7 +355,7 @@ SAMPLES: dict[str, list[bytes]] = {
     "doctor-fabric": [_FABRIC],
     "doctor-adapters": [_ADAPTERS, _DRIVERS, b'[{"ifindex":0,"ifname":"efa_0","port":1,"rx_drops":99999}]'],
     "doctor-ethernet": [_ETHERNET, json.dumps(_CONFIG).encode()],
-    "doctor-host": [_HOST],
+    "doctor-host": [_HOST, _PCI],
     "doctor-tables": [_TABLES],
     "doctor-modules": [_MODULES, json.dumps(_DIAGNOSTIC).encode()],
     "doctor-launchers": [_LAUNCHERS],

@@ -1,4 +1,4 @@
-"""The house rules that no linter checks: folders, functions, docstrings, records.
+"""The house rules that no linter checks: folders, functions, docstrings, records, circles of imports.
 
 A record of more than eight fields has its reason in large_records.yaml, and there shall be no more of them.
 """
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import networkx as nx
 import pytest
 import yaml
 from support.source_trees import ROOT, SOURCES, outlines
@@ -143,3 +144,34 @@ def test_a_record_has_few_fields_or_a_reason():
 @pytest.mark.parametrize("reason", LARGE)
 def test_what_has_been_grouped_is_taken_off_the_list(reason):
     assert listed(reason) <= large_records()
+
+
+# ---------------------------------------------------------------------- imports
+
+
+def module_name(path: Path) -> str:
+    return ".".join(("fabrictwin", *path.relative_to(SOURCES).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def imported(inside: tuple[ast.stmt, ...], known: set[str]) -> set[str]:
+    names = set()
+    for node in inside:
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                names.add(whole if whole in known else node.module)
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names & known
+
+
+def test_no_circle_of_files():
+    """No file imports another that, by whatever way, imports it, for types alone included."""
+    files = {module_name(path): inside for path, inside in outlines(SOURCES).items()}
+    assert len(files) > 300
+    graph = nx.DiGraph()
+    for name, inside in files.items():
+        graph.add_edges_from((name, other) for other in imported(inside, set(files)) if other != name)
+    assert graph.number_of_edges() > 1000
+    circles = [sorted(circle) for circle in nx.strongly_connected_components(graph) if len(circle) > 1]
+    assert circles == []

@@ -334,12 +334,12 @@ def test_a_file_of_a_folder_that_cannot_be_read_hides_no_other(tmp_path: Path):
 
 
 def test_commands_are_found_behind_what_is_around_them():
-    assert commands_of("for i in 1 2; do sudo -E mlnx_qos -i eth$i --trust=dscp; done")[1] == [
+    assert commands_of("for i in 1 2; do sudo -E mlnx_qos -i eth$i --trust=dscp; done")[1] == (
         "mlnx_qos", "-i", "eth$i", "--trust=dscp"
-    ]  # fmt: skip
-    assert commands_of("echo 1 | sudo tee /sys/x") == [["echo", "1", ">", "/sys/x"]]
-    assert commands_of("echo 1 >/sys/x 2>/dev/null")[0][:4] == ["echo", "1", ">", "/sys/x"]
-    assert commands_of("A=1 mlnx_qos -i x || true") == [["mlnx_qos", "-i", "x"], ["true"]]
+    )  # fmt: skip
+    assert commands_of("echo 1 | sudo tee /sys/x") == (("echo", "1", ">", "/sys/x"),)
+    assert commands_of("echo 1 >/sys/x 2>/dev/null")[0][:4] == ("echo", "1", ">", "/sys/x")
+    assert commands_of("A=1 mlnx_qos -i x || true") == (("mlnx_qos", "-i", "x"), ("true",))
 
 
 def test_a_script_as_people_write_it():

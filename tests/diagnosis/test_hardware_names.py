@@ -24,6 +24,7 @@ from fabrictwin.diagnosis.expectation.hardware import gpu_of, host_of
         ("NVIDIA H800 PCIe", ""),
         ("NVIDIA H20", "h20"),
         ("NVIDIA H200", "h200-sxm"),
+        ("NVIDIA H200 NVL", ""),
         ("NVIDIA GH200 480GB", ""),
         ("NVIDIA B200", "b200-sxm"),
         ("NVIDIA GB200", "gb200"),

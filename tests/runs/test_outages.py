@@ -111,6 +111,7 @@ def test_a_leaf_that_is_gone_for_good_is_an_error_with_a_manager_too(spec):
         predict(spec("{switch: leaf-0, at: 1 ms}"))
 
 
+@pytest.mark.second
 def test_a_slow_link_is_not_the_managers_business(spec):
     slow = "{link: host-1/mlx5_0, rate: 20 Gb/s, at: 0 s}"
     managed, alone = predict(spec(slow)), predict(spec(slow, manager=""))
@@ -120,6 +121,7 @@ def test_a_slow_link_is_not_the_managers_business(spec):
     assert predict(spec(errors)).trace.end_ps == predict(spec(errors, manager="")).trace.end_ps
 
 
+@pytest.mark.second
 def test_what_a_datagram_takes_is_in_the_outage(spec):
     def outage(manager: str) -> int:
         return summary(predict(spec(CUT, manager=manager)))["subnet_manager"]["events"][0]["outage_ps"]
@@ -225,6 +227,7 @@ def test_a_managers_quality_of_service_is_checked(spec):
 SLOW = 'congestion_control: {cc_ca_cong_setting_ccti_min: 1, cc_cct: "0:0,0:3"}'  # a quarter of each link
 
 
+@pytest.mark.second
 def test_managers_take_other_settings_while_the_job_runs(spec):
     """From the change on every adapter sends at a quarter of its rate: the earlier, the longer the job takes."""
 
@@ -245,6 +248,7 @@ def test_managers_take_other_settings_while_the_job_runs(spec):
     assert calm < both < early
 
 
+@pytest.mark.second
 def test_a_host_that_is_taken_out_of_its_partition_ends_the_job(spec, tmp_path):
     """The last host becomes a member of another partition alone: nobody answers it any more."""
     twin = make_twin(spec(), prepare(spec()).twin.blueprint)

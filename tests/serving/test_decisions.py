@@ -16,7 +16,7 @@ RECORDS = Path(__file__).parent / "decisions"
 SUPPORT = Path(__file__).parents[1] / "support"
 
 CASES = [(name, one) for name, workload in WORKLOADS.items() for one in workload.releases]
-OLD = ("0.12", "0.15")
+OLD = ("0.12", "0.15", "0.19")
 DRAWN = [f"drawn-{seed}" for seed in os.environ.get("VLLM_DRAWN", "101,102,103").split(",")]
 
 

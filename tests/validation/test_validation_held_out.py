@@ -95,6 +95,7 @@ def test_one_row_of_a_group_calibrates_the_others():
     assert min(abs(o.error) for o in kept.outcomes if o.case.row.set == NEMO) > 0.8 * min(map(abs, before))
 
 
+@pytest.mark.second
 def test_pairs_with_one_row_have_the_same_calibration():
     """A layout that one row calibrates is never put beside a layout that another does."""
     series = held("series", OnlyNemo())
@@ -126,6 +127,7 @@ def test_rows_in_the_wrong_order_are_counted():
     assert wrong.layouts[1] == wrong.layouts[0]
 
 
+@pytest.mark.second
 def test_the_page_and_the_data_say_the_same():
     outcomes = OnlyNemo().of(CASES)
     found = [held("series", OnlyNemo()), in_sample(outcomes)]

@@ -33,12 +33,15 @@ from fabrictwin.diagnosis.rules import (
     ports,
     priorities,
 )
+from fabrictwin.diagnosis.rules.inside import nvlink_counts, pci_status
 from fabrictwin.diagnosis.runs import run_notes, runs_of, with_runs
 
 RULES: tuple[Rule, ...] = (
     *nccl_warnings.RULES,
     *nccl_network.RULES,
     *nccl_inside.RULES,
+    *nvlink_counts.RULES,
+    *pci_status.RULES,
     *counters.RULES,
     *driver_counters.RULES,
     *port_states.RULES,

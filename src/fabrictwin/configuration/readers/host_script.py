@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from fabrictwin.base.errors import ConfigError
@@ -48,7 +49,8 @@ _ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(\S*)")
 _AROUND = ("sudo", "do", "then", "else", "if", "while", "!", "time", "nohup", "exec")
 
 
-def commands_of(raw: str) -> list[list[str]]:
+@lru_cache(maxsize=4096)  # hosts of a cluster have most lines in common
+def commands_of(raw: str) -> tuple[tuple[str, ...], ...]:
     """Return the words of a line's commands, without what is around them: sudo, a loop's and a condition's words.
 
     A pipe into `tee FILE` is the same as a redirection into it. Raises ValueError for quotes that do not end.
@@ -71,7 +73,7 @@ def commands_of(raw: str) -> list[list[str]]:
             commands[-1] += [">", *[word for word in words[1:] if not word.startswith("-")][:1]]
         elif words:
             commands.append(words)
-    return commands
+    return tuple(map(tuple, commands))
 
 
 @dataclass
@@ -118,7 +120,7 @@ class _Reading:
         except ValueError:
             self.problems.add("syntax", raw[:40], "got quotes that do not end", line)
             return
-        for words in commands:
+        for words in map(list, commands):
             rule = self._rules().get(words[0])
             if rule is not None:
                 self.taken += 1

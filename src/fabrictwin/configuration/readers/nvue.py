@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -46,9 +47,9 @@ def read_switch(text: str, file: str) -> tuple[model.Switch, Problems]:
         if platform:
             reading.whole.platform = platform[1]
         words = _words(raw)
-        if words[:2] == ["nv", "set"]:
+        if words[:2] == ("nv", "set"):
             seen += 1
-            reading.take(words[2:], line)
+            reading.take(list(words[2:]), line)
     if not seen:
         raise ConfigError("got no `nv set` command, expected NVUE's", file=file, line=1)
     return reading.switch(file), reading.problems
@@ -97,12 +98,13 @@ def _paths(data: Any, head: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         yield head if isinstance(data, Mapping) or data in ("", None) else (*head, str(data))
 
 
-def _words(raw: str) -> list[str]:
+@lru_cache(maxsize=4096)
+def _words(raw: str) -> tuple[str, ...]:
     raw = re.sub(r"^\S*@\S*\$ ", "", raw.strip())  # a prompt
     try:
-        return shlex.split(raw, comments=True)
+        return tuple(shlex.split(raw, comments=True))
     except ValueError:
-        return []
+        return ()
 
 
 def ports_of(text: str) -> list[str]:

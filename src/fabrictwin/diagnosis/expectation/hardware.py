@@ -12,7 +12,7 @@ from fabrictwin.base.records import record
 from fabrictwin.diagnosis.evidence import Evidence
 
 # what nvidia-smi and CUDA call GPUs that the catalog does not have, some of them much like those that it has
-_OTHERS = r"A100.*PCI.*|H100.*NVL|H800.*PCI|A800|A30|L40|V100|RTX|GeForce|GH200"
+_OTHERS = r"A100.*PCI.*|H[1-8]00.*NVL|H800.*PCI|A800|A30|L40|V100|RTX|GeForce|GH200"
 SWITCHES = {("infiniband", 200): "qm8700", ("infiniband", 400): "qm9700", ("infiniband", 800): "q3400"}
 ETHERNET_SWITCH = "spectrum-4"
 PART = 0.45  # sure of a host of the catalog where fewer GPUs are seen than it has

@@ -12,7 +12,7 @@ from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.expectation.hardware import gpu_of, host_of
 from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import found, reported
-from fabrictwin.diagnosis.mechanisms.table import REMAPPED, SURE, mechanism_of, xids
+from fabrictwin.diagnosis.mechanisms.table import REMAPPED, SURE, mechanism_of, sxids, xids
 
 SMALL_LOCKED = 64 << 20
 SMALL_SHM = 128 << 20
@@ -25,7 +25,9 @@ REPLAYS = 3  # one or two come with the start of a link
 FEWEST_JOINED, MOST_ALONE = 3, 3  # GPUs that NVLink joins, for each that it does not
 # GPUs that no NVSwitch joins, by a word of their names
 _ALONE = re.compile(
-    r"GeForce|\bRTX\b|Quadro|TITAN|Tesla [TPKM]\d|\b(?:T4|L4|L40S?|A2|A10G?|A16|A30|A40)\b|PCI-?E", re.IGNORECASE
+    r"GeForce|\bRTX\b|Quadro|TITAN|Tesla [TPKM]\d|\b(?:T4|L4|L40S?|A2|A10G?|A16|A30|A40)\b|PCI-?E|"
+    r"\bH[128]00 NVL\b",
+    re.IGNORECASE,
 )
 FEW_READS = 44  # NVIDIA/nccl-tests issue 152: 47 to 93 GB/s by raising it
 
@@ -55,9 +57,10 @@ def kernel(case: Case) -> Iterator[Finding]:
         facts = [fact for fact in case.of("sxid") if bool(fact.parts[1]) is fatal]
         if facts:
             codes = sorted({int(fact.parts[0] or 0) for fact in facts})
-            yield found(
-                "sxid-fatal" if fatal else "sxid", facts, "SXid " + ", ".join(str(c) for c in codes), "none", 0.9
+            seen = "SXid " + ", ".join(
+                f"{code} ({sxids()[code]})" if code in sxids() else str(code) for code in codes
             )
+            yield found("sxid-fatal" if fatal else "sxid", facts, seen, "none", 0.9)
     for kind, name, confidence in (
         ("peermem.error", "peermem-broken", 0.95),
         ("segfault", "library-crash", 0.9),
@@ -296,7 +299,11 @@ def topology(case: Case) -> Iterator[Finding]:
             "PIX or PXB to the adapter of each rail",
             0.6,
             # boards without NVSwitch may have their slots and adapters below different processors
-            severity=None if _switched(between, linked) else Severity.QUESTION,
+            severity=None
+            if _switched(between, linked)
+            else Severity.NOTE
+            if _of_cards(case, between, linked)
+            else Severity.QUESTION,
             collect="systemd-detect-virt; lspci -tv: do GPUs and adapters share a PCIe switch on the hardware?",
         )
         return
@@ -327,6 +334,12 @@ def _switched(between: list[Fact], linked: list[Fact]) -> bool:
         return False
     peers = Counter(fact.subject.device for fact in linked).most_common(1)[0][1]
     return peers * int(str(linked[0].parts[1])[2:] or 0) > MOST_LINKS
+
+
+def _of_cards(case: Case, between: list[Fact], linked: list[Fact]) -> bool:
+    """Return true for cards, bridged or not, whose boards are as their makers like."""
+    names = [fact.text for fact in case.of("smi.gpu")]
+    return 2 * len(linked) < len(between) or not linked or (bool(names) and all(map(_ALONE.search, names)))
 
 
 _UNDER_ONE_SWITCH = {"PIX", "PXB", "PSB"}

@@ -99,6 +99,7 @@ def links(case: Case) -> Iterator[Finding]:
     thin = [fact for fact in facts if int(fact.parts[0] or 0) == 1]
     if thin and len(thin) < len(facts) / 2:
         yield found("link-narrow", thin, "1 lane", "4 lanes", 0.85)
+    yield from _halves(case, facts)
     by_node: dict[str, list[Fact]] = defaultdict(list)
     for fact in facts:
         by_node[fact.subject.device].append(fact)
@@ -119,6 +120,42 @@ def links(case: Case) -> Iterator[Finding]:
         severity=Severity.NOTE,
         collect="iblinkinfo, which says what a link could be",
     )
+
+
+SPLIT = LANE_GBPS["HDR"]  # from which on a port of four lanes may be two of two
+FEW = 4  # to one, that the others are
+
+
+def _halves(case: Case, facts: list[Fact]) -> Iterator[Finding]:
+    """Links of two lanes among those of four: between switches, or where no port can be split, they lost two."""
+    half = [fact for fact in facts if fact.parts[0] == 2 and fact.parts[3] == "Active"]
+    whole = sum(fact.parts[0] == 4 for fact in facts)
+    if not half or FEW * len(half) > whole:
+        return
+    switches = {fact.subject.device for fact in case.of("fabric.node") if fact.parts[0] == "SW"}
+    unsplit = [
+        fact
+        for fact in half
+        if LANE_GBPS.get(str(fact.parts[1]), SPLIT) < SPLIT
+        or (fact.subject.device in switches and _far(fact, switches))
+    ]
+    yield from reported("link-narrow", unsplit, "{0}x {1}", "4 lanes", 0.8)
+    if not unsplit:
+        yield from reported(
+            "link-narrow",
+            half,
+            "{0}x {1}",
+            "4 lanes, or ports that were split in two",
+            0.45,
+            severity=Severity.QUESTION,
+            collect="iblinkinfo, which says what a link could be; the switch's configuration of split ports",
+        )
+
+
+def _far(fact: Fact, switches: set[str]) -> bool:
+    """Return true where a link's far end is a switch, by its GUID or its name."""
+    far = str(fact.parts[2])
+    return far.startswith("S-") or re.sub(r"\[\d*\]$", "", far) in switches
 
 
 UNTRAINED = LANE_GBPS["DDR"]  # at most: where training begins, of a link of these days

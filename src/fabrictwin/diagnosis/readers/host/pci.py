@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from fabrictwin.diagnosis.evidence import Subject
+from fabrictwin.diagnosis.readers.host import pci_status
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = (
@@ -32,6 +33,10 @@ class Lspci(LineReader):
     _device = _kind = ""
     _able: tuple[float, int] = (0.0, 0)
     _bridge = False
+    _driver = ""  # that has the device
+    _section = ""  # the row that a row without a name of its own goes on with
+    _virtual = False  # a virtual function, whose control registers read as nothing
+    _payload, _tags = 0, False  # what the device can: bytes of a packet, more than 32 reads at a time
     _nameless = True  # capabilities of a device that the file does not name
 
     def line(self, text: str) -> bool:
@@ -48,6 +53,8 @@ class Lspci(LineReader):
             whole = f"{found[2]}: {found[3]}"
             self._kind = "gpu" if _GPU.search(whole) else "nic" if _ADAPTER.search(whole) else ""
             self._bridge, self._able = "bridge" in found[2].lower(), (0.0, 0)
+            self._driver, self._section, self._payload, self._tags = "", "", 0, False
+            self._virtual = "Virtual Function" in whole
             if self._bridge and _NVSWITCH.search(whole):
                 self.sink.add("pci.nvswitch", True, self._about())
             if self._kind:
@@ -74,7 +81,9 @@ class Lspci(LineReader):
                 self.sink.add("pci.downgraded", value, self._about())
             elif self._nameless and link[4] == "ok" and link[2] == "ok":
                 self.sink.add("pci.read", True)
-            elif self._nameless and (link[4] == "downgraded" or int(link[3]) < self._able[1]):
+            elif (self._nameless or (self._kind and not self._able[1])) and (
+                link[4] == "downgraded" or int(link[3]) < self._able[1]
+            ):  # also where only the states of a device's link were passed on
                 self.sink.add("pci.narrow-somewhere", (int(link[3]), self._able[1]), self._about())
             return
         target = _TARGET.match(bare)
@@ -88,6 +97,37 @@ class Lspci(LineReader):
             else:
                 self.sink.add("pci.acs-harmless", " ".join(sorted(on)), self._about())
             return
+        self._kept(bare)
+        named = re.match(r"(\w+):\s", bare)
+        self._section = named[1] if named else self._section
+        if self._section in ("DevCap", "DevCtl") and not self._virtual:
+            self._requests(bare)
+
+    def _kept(self, bare: str) -> None:
+        """Take flags that stay set, and the driver."""
+        found = pci_status.status(bare)
+        driver = re.match(r"Kernel (driver in use|modules): (.*)$", bare)
+        if found is not None and (self._kind or self._bridge or self._nameless):
+            self.sink.add("pci.status", (*found, self._kind), self._about())
+        elif driver is not None and self._kind:
+            if driver[1] != "modules":
+                self._driver = driver[2]
+                self.sink.add("pci.driver", (self._kind, driver[2][:40]), self._about())
+            elif not self._driver:
+                self.sink.add("pci.undriven", (self._kind, driver[2][:80]), self._about())
+
+    def _requests(self, bare: str) -> None:
+        """Take what the device can have in flight, and what it is allowed to."""
+        payload = re.search(r"MaxPayload (\d+) bytes", bare)
+        tags = re.search(r"\bExtTag([+-])", bare)
         requests = re.search(r"MaxReadReq (\d+) bytes", bare)
+        if self._section == "DevCap":
+            self._payload = int(payload[1][:6]) if payload else self._payload
+            self._tags = tags[1] == "+" if tags else self._tags
+            return
+        if payload is not None and self._kind:
+            self.sink.add("pci.payload", (self._kind, int(payload[1][:6]), self._payload), self._about())
+        if tags is not None and tags[1] == "-" and self._tags and self._kind == "nic":
+            self.sink.add("pci.few-tags", self._kind, self._about())
         if requests is not None and self._kind == "nic":
             self.sink.add("pci.read-request", int(requests[1]), self._about())

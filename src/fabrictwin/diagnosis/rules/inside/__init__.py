@@ -1,0 +1,1 @@
+"""Rules on the inside of hosts, whatever tool shows it: NVLinks, PCIe."""
