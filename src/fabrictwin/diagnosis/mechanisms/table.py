@@ -171,3 +171,11 @@ def xids() -> dict[int, str]:
     rows = _rows("xid")
     assert isinstance(rows, dict)
     return {code: cause for cause, codes in rows.items() for code in codes}
+
+
+@cache
+def sxids() -> dict[int, str]:
+    """What each number of NVSwitches' errors means, in words."""
+    rows = _rows("sxid")
+    assert isinstance(rows, dict)
+    return {code: words for words, codes in rows.items() for code in codes}

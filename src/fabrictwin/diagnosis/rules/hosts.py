@@ -12,7 +12,7 @@ from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.expectation.hardware import gpu_of, host_of
 from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import found, reported
-from fabrictwin.diagnosis.mechanisms.table import REMAPPED, SURE, mechanism_of, xids
+from fabrictwin.diagnosis.mechanisms.table import REMAPPED, SURE, mechanism_of, sxids, xids
 
 SMALL_LOCKED = 64 << 20
 SMALL_SHM = 128 << 20
@@ -57,9 +57,10 @@ def kernel(case: Case) -> Iterator[Finding]:
         facts = [fact for fact in case.of("sxid") if bool(fact.parts[1]) is fatal]
         if facts:
             codes = sorted({int(fact.parts[0] or 0) for fact in facts})
-            yield found(
-                "sxid-fatal" if fatal else "sxid", facts, "SXid " + ", ".join(str(c) for c in codes), "none", 0.9
+            seen = "SXid " + ", ".join(
+                f"{code} ({sxids()[code]})" if code in sxids() else str(code) for code in codes
             )
+            yield found("sxid-fatal" if fatal else "sxid", facts, seen, "none", 0.9)
     for kind, name, confidence in (
         ("peermem.error", "peermem-broken", 0.95),
         ("segfault", "library-crash", 0.9),

@@ -33,7 +33,7 @@ def priorities(case: Case) -> Iterator[Finding]:
         0.7,
         collect="the switch's PFC configuration, where lossy RoCE is on purpose",
     )
-    yield from reported("pause-storm", case.of("sonic.storm"), "{0} storm(s) detected, {1} restored", "0", 0.9)
+    yield from _storms(case.of("sonic.storm"))
     maps = case.of("sonic.pfc")
     empty = [fact for fact in maps if not fact.parts]
     if empty and len(empty) < len(maps):
@@ -44,6 +44,14 @@ def priorities(case: Case) -> Iterator[Finding]:
         if "lossless" in fact.subject.device and fact.subject.device.startswith("pg_") and fact.parts[2] == 0
     ]
     yield from reported("buffer-profile", flat, "xoff 0", "headroom for rate, cable and MTU", 0.7)
+
+
+def _storms(storms: list[Fact]) -> Iterator[Finding]:
+    """Storms that last are errors; those that are over, or of queues that nobody watches now, warnings."""
+    lasting = [fact for fact in storms if fact.parts[2] not in ("operational", "N/A")]
+    severity = None if lasting else Severity.WARNING
+    seen = "{0} storm(s) detected, {1} restored"
+    yield from reported("pause-storm", lasting or storms, seen, "0", 0.9, severity=severity)
 
 
 def traffic_class(case: Case) -> Iterator[Finding]:
