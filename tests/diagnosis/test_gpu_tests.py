@@ -86,7 +86,7 @@ def test_cudas_sample_is_held_against_the_gpus_link():
 
 
 def burn(errors: str, last: str, *verdicts: str, rates: tuple[int, ...] = (13211, 13180, 13190)) -> str:
-    """What gpu-burn prints of three GPUs: a line of progress, and the verdicts at the end."""
+    """Output of gpu-burn for three GPUs: a line of progress, and the verdicts at the end."""
     done = " - ".join(f"222 ({rate} Gflop/s)" for rate in rates)
     end = "".join(f"\tGPU {gpu}: {verdict}\n" for gpu, verdict in enumerate(verdicts))
     return (
