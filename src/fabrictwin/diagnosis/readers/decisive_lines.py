@@ -347,4 +347,5 @@ def _seconds(raw: bytes) -> float:
 def _about(text: str) -> Subject:
     host, rank, adapter = _HOST.search(text), _RANK.search(text), _ADAPTER.search(text)
     number = next((group for group in rank.groups() if group), "-1") if rank else "-1"
-    return Subject((host[1] or host[2]) if host else "", int(number), (adapter[1] or adapter[2]) if adapter else "")
+    device = (adapter[1] or adapter[2]) if adapter else ""
+    return Subject((host[1] or host[2]) if host else "", int(number), device)
