@@ -61,8 +61,9 @@ def _explains(cause: Finding, effect: Finding) -> bool:
     """Return true where `effect` follows from `cause` on hosts that they share."""
     follows = effect.cause.follows
     named = cause.id in follows or _setting(cause) in follows or ("*" in follows and _ends_jobs(cause))
-    # what is not decided explains nothing that is
-    if not named or (cause.severity < Severity.WARNING and effect.severity > cause.severity):
+    # what is not decided, or was outlived, explains nothing that is worse
+    milder = cause.severity < max(cause.cause.severity, Severity.WARNING)
+    if not named or (milder and effect.severity > cause.severity):
         return False
     if not cause.cause.slows and cause.confidence < effect.confidence - VAGUER:
         return False

@@ -10,7 +10,7 @@ from fabrictwin.diagnosis.causes import CAUSES
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import found
-from fabrictwin.diagnosis.readers.log_levels import goes_on, is_survived, level_of
+from fabrictwin.diagnosis.readers.log_levels import goes_on, is_of_a_shell, is_survived, level_of
 
 LATER = 0.02  # less sure for each cause that stands before, as far as it goes
 MOST_LATER = 5
@@ -35,7 +35,9 @@ def findings(case: Case, named: Sequence[Finding]) -> Iterator[Finding]:
     explained = {place for one in named if "*" not in one.cause.follows for place in one.evidence}
     known = _known(case)
     by_cause = _by_cause(known, already)
-    ended = any(map(_ended, (*known, *case.of("line.unknown"))))
+    # what somebody stopped did not end by what it warned of
+    stopped = any(fact.parts[0] == "time-limit" and not fact.parts[6] for fact in known)
+    ended = not stopped and any(map(_ended, (*known, *case.of("line.unknown"))))
     errors = [one for one in known if _ended(one) and _sure(one) >= LIKELIER and not _is_general(one)]
     areas = [
         name
@@ -96,7 +98,7 @@ def _finding(name: str, facts: Sequence[Fact], errors: Sequence[Fact], *, place:
             sure, severity = sure - WARNED, min(severity, Severity.QUESTION)
     if not live:
         said = str(telling.parts[1])
-        mild = level is not None or _sure(telling) < LIKELY or (not slow and goes_on(said))
+        mild = level is not None or _sure(telling) < LIKELY or (not slow and goes_on(said)) or is_of_a_shell(said)
         severity = Severity.WARNING if severity == Severity.ERROR and not mild else Severity.NOTE
     return found(
         name,
