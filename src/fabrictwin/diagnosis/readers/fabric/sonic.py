@@ -22,7 +22,7 @@ OPENS = (
     r"^Ingress PG dropped packets|^(?:In|E)gress (?:headroom|shared pool occupancy) per |^Shared pool maximum occupancy|^\s*Port\s+(?:Error Status|Presence)\s*$|^\s*No\.\s+Team Dev\s+Protocol|"
     r"^\s*PSU\s+Model\s+Serial|^\s*Drawer\s+LED\s+FAN|^\s*Sensor\s+\w+\s+High TH|"
     r"^\s*Name\s+Description\s+Physical-Slot|"
-    r"^\s*Port\s+Priority\s+RX Pause|"
+    r"^\s*Port\s+Priority\s+RX Pause|^\s*Time\s+Severity\s+Category\s+Description|"
     r"\*\*show (?:pfc|pfcwd|buffer|interfaces|queue)|\$ show (?:pfc|pfcwd|buffer|interfaces|queue)"
 )
 OPENS_LOG = r"#orchagent: |#(?:syncd|bgpcfgd|portsyncd|buffermgrd)\w*: "
@@ -31,7 +31,14 @@ _PORT = re.compile(r"(?:Ethernet|PortChannel)[\w-]*\d")
 MOST_CELL = 60
 _NO_FAULT = r"(?i)(?:ok|n/a|unplugged|not supported)?$"  # what a port's module says where it is well or absent
 _COUNTED = ("RX_OK", "RX_ERR", "RX_DRP", "RX_DROPS", "RX_OVR", "TX_ERR", "TX_DRP", "TX_OVR", "FEC_UNCORR")
-_PARTS = ("PSU", "DRAWER", "FAN", "SENSOR", "NAME")  # first columns of `show platform` and of a chassis' modules
+_PARTS = (
+    "PSU",
+    "DRAWER",
+    "FAN",
+    "SENSOR",
+    "NAME",
+    "TIME",
+)  # first columns of `show platform` and of a chassis' modules
 
 
 class Sonic(LineReader):
@@ -152,7 +159,11 @@ class Sonic(LineReader):
         """Keep a supply or a fan that is not well, a sensor that warns."""
         name, status = row.get("FAN") or next(iter(row.values())), row.get("STATUS", "")
         online, wanted = row.get("OPER-STATUS", ""), row.get("ADMIN-STATUS", "")
-        if online in ("Offline", "Fault") and wanted == "up":
+        category, told = row.get("CATEGORY", ""), f"{row.get('SEVERITY', '')}: {row.get('DESCRIPTION', '')}"
+        if category and told.startswith(("fatal", "warning")):  # what the switch's chip and its SDK report
+            kind = "switch.status" if category.endswith("_hw") else "switch.process"
+            self.sink.add(kind, (category, told), Subject(device=category))
+        elif online in ("Offline", "Fault") and wanted == "up":
             self.sink.add("switch.status", (name, online), Subject(device=name))
         elif re.match(r"(?i)not ok|fail|bad|warning", status):
             self.sink.add("switch.status", (name, status), Subject(device=name))
