@@ -109,7 +109,8 @@ _LINES = (
     (
         "check.passed",
         re.compile(
-            r"(\w+ [Tt]est:? (?:[Ss]ucceeded|[Pp]assed)|[Hh]ealth checks? passed.*|Overall system status is healthy)"
+            r"(\w+ [Tt]est:? (?:[Ss]ucceeded|[Pp]assed)|[Hh]ealth checks? passed.*|"
+            r"Overall system status is healthy)"
         ),
     ),
     ("job.nccl-version", re.compile(r"vLLM is using nccl==([\d.]+)")),
