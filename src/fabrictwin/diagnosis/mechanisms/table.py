@@ -175,7 +175,7 @@ def xids() -> dict[int, str]:
 
 @cache
 def sxids() -> dict[int, str]:
-    """What each number of NVSwitches' errors means, in words."""
+    """Meanings of the numbers of NVSwitches' errors, in words."""
     rows = _rows("sxid")
     assert isinstance(rows, dict)
     return {code: words for words, codes in rows.items() for code in codes}

@@ -58,14 +58,18 @@ _CODE = re.compile(
     r"^\s*\d+(?: +\d+)? +(?:#|from|import|raise|return|def|class|if|elif|else|try|except|with|for|self)"
     r"(?: |\b)|"
     r"^\s*(?:File \"|\^|~|raise |return |at |#\d+ |frame #\d+|from \S+ import|def |class |if |elif |except |try:|"
-    r"assert |self\.|[\w.]+\([^()]*\),?$|\w+ = |export |\+ |[\w.-]+ *[:=] *(?:true|false|none|null|0|\d+)?$|--)|"
+    r"assert |self\.|[\w.]+\([^()]*\),?$|\w+ = |export |\++ |[\w.-]+ *[:=] *(?:true|false|none|null|0|\d+)?$|--)|"
     r"Traceback \(most recent|The above exception was|During handling of"
 )
 # a logger's head before each row of a traceback, whose body is indented
 _LOGGED = re.compile(r"^.{0,100}?\[?[\w/.]+\.py:\d+\](\s*)(.*)")
 _HOST = re.compile(r"(?<![\w.-])\[?([A-Za-z][\w.-]{1,62}):\d{1,9}:\d{1,9}\b|@([a-z][\w-]{1,62})\W")
 _RANK = re.compile(r"\[(?:rank|default)(\d{1,6})\]|\b[Rr]ank:? ?(\d{1,6})\b|\[\d+,(\d{1,6})\]<")
-_ADAPTER = re.compile(r"\b(mlx\d_(?!(?:core|ib|en)\b)\w+|irdma\d+|bnxt_re\d+|rocep\w+|ibp\w+|efa_\d+)\b")
+_ADAPTER = re.compile(
+    # what clouds name devices by ends in a number too; functions of the driver do not
+    r"\b(mlx\d_(?:\w*\d|bond\w*)|irdma\d+|bnxt_re\d+|rocep\w+|ibp\w+|efa_\d+)\b|"
+    r"\bmlx\d_core(?: \w+:)? ((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])\b"
+)
 _SECONDS = re.compile(r"(?:^|[\sT\[])(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)")
 # what a message goes on to guess or advise is no evidence
 _GUESSES = Guarded(
@@ -345,4 +349,5 @@ def _seconds(raw: bytes) -> float:
 def _about(text: str) -> Subject:
     host, rank, adapter = _HOST.search(text), _RANK.search(text), _ADAPTER.search(text)
     number = next((group for group in rank.groups() if group), "-1") if rank else "-1"
-    return Subject((host[1] or host[2]) if host else "", int(number), adapter[1] if adapter else "")
+    device = (adapter[1] or adapter[2]) if adapter else ""
+    return Subject((host[1] or host[2]) if host else "", int(number), device)

@@ -43,7 +43,12 @@ _RANK = re.compile(r"\[\d{1,6}\] |\d{1,6}: ")
 FEW_LINES = 3
 IN_A_ROW = 12  # lines with ranks of few processes: a launcher has begun to put them there
 FEWEST_QUOTED = 6  # lines with a prefix that stand together in a text whose others have none
-_HOST = re.compile(r"(?=[\w.-]*[A-Za-z.])[\w.-]{2,80}:(?:\s|$)")
+# no hosts: a driver's name, a level, an exception
+_NO_HOST = (
+    r"(?!NVRM:|nvidia[\w-]*:|(?i:error|warn(?:ing)?|info|debug|fatal|critical|traceback):|"
+    r"[\w.]*(?:Error|Exception):)"
+)
+_HOST = re.compile(_NO_HOST + r"(?=[\w.-]*[A-Za-z.])[\w.-]{2,80}:(?:\s|$)")
 # Docker Compose's services that have a name of their own
 _SERVICE = re.compile(r"[A-Za-z][\w.-]{1,60}\s+\|\s")
 _BEGINS = frozenset("[(|0123456789")

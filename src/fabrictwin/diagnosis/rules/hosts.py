@@ -501,26 +501,6 @@ def pings(case: Case) -> Iterator[Finding]:
             yield found("connect-refused", lost, f"no answer of {peer} to ping", "an answer", 0.6)
 
 
-def peers(case: Case) -> Iterator[Finding]:
-    """Pairs of GPUs that reach less directly than through the host's memory, which has twice the way."""
-    staged = {fact.subject: fact for fact in case.of("p2p.staged")}
-    slow = [
-        fact
-        for fact in case.of("p2p.direct")
-        if fact.subject in staged and fact.number < staged[fact.subject].number / 2
-    ]
-    if slow:
-        worst = min(slow, key=lambda fact: fact.number / staged[fact.subject].number)
-        beside = staged[worst.subject]
-        yield found(
-            "acs-redirects",
-            [worst, beside, *slow],
-            f"{worst.subject.device}: {worst.number:g} GB/s directly, {beside.number:g} through the host's memory",
-            "at least as much as through the host's memory",
-            0.8,
-        )
-
-
 def management(case: Case) -> Iterator[Finding]:
     """Events that a host's management controller kept."""
     by_cause: dict[str, list[Fact]] = {}
@@ -606,6 +586,6 @@ def limits(case: Case) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    kernel, manager_without_switches, nvlink, queried, topology, unreadable_devices, pci, pings, peers,
+    kernel, manager_without_switches, nvlink, queried, topology, unreadable_devices, pci, pings,
     peer_access, management, limits,
 )  # fmt: skip

@@ -24,13 +24,18 @@ def priorities(case: Case) -> Iterator[Finding]:
     trust = [fact for fact in case.of("qos.trust") if fact.value == "pcp"]
     none = [fact for fact in case.of("qos.pfc") if not fact.parts]
     unset = len(none) == len(case.of("qos.pfc")) > 0  # nobody has set anything: trust leads nowhere yet
-    yield from reported("trust-pcp", trust, "Priority trust state: pcp", "dscp", 0.6 if unset else 0.85)
+    # as adapters are when nobody has set anything: it is open whether they are to carry RoCE
+    as_made = Severity.QUESTION if unset and trust else None
+    yield from reported(
+        "trust-pcp", trust, "Priority trust state: pcp", "dscp", 0.6 if unset else 0.85, severity=as_made
+    )
     yield from reported(
         "no-pfc",
         none,
         "no priority enabled",
         "the RoCE priority, such as 3",
         0.7,
+        severity=as_made,
         collect="the switch's PFC configuration, where lossy RoCE is on purpose",
     )
     yield from _storms(case.of("sonic.storm"))
@@ -109,6 +114,14 @@ def switch_drops(case: Case) -> Iterator[Finding]:
             "few: the port has no room for what comes",
             0.65,
         )
+    yield from reported(
+        "congestion",
+        case.of("sonic.headroom-used"),
+        "priority group {0} held {1} bytes beyond its pause threshold",
+        "any: headroom is there to be used while a pause takes effect",
+        0.5,
+        severity=Severity.NOTE,
+    )
     off = [fact for fact in case.of("sonic.wred") if str(fact.parts[2]) in ("ecn_none", "off", "")]
     yield from reported("ecn-off", off, "ecn {2}", "ecn_all: packets are marked before they are paused", 0.8)
     ports: dict[str, dict[str, Fact]] = defaultdict(dict)
