@@ -119,6 +119,8 @@ FAULTS = [
     ("shared-memory", "ESC[36m(RayWorkerVllm pid=4)ESC[0m " + warning("Error while creating shared memory segment x")),
     ("no-pfc", "pfc-cap 8 macsec-bypass off delay 0\nprio-pfc 0:off 1:off 2:off 3:off 4:off 5:off 6:off 7:off\n"),
     ("check-dependency", "x - WARNING - check crashed: No module named 'torch'\n"),
+    ("adapter-lost", "[8.1] mlx5_core 0000:3b:00.0: poll_health:825:(pid 0): Fatal error 1 detected\n"
+     "[8.2] mlx5_core 0000:3b:00.0: mlx5_health_try_recover:335:(pid 712): handling bad device here\n"),
 ]  # fmt: skip
 
 

@@ -35,7 +35,7 @@ STEP = " iteration       {}/    1000 | elapsed time per iteration (ms): 2767.3 |
         ("[1.6] [n1:3 :0] ucp_context.c:2 UCX  WARN  frob", Severity.WARNING),
         ("/a/b.py:3: UserWarning: frob", Severity.WARNING),
         ("wandb: frob", Severity.NOTE),
-        ("wandb: ERROR frob", None),
+        ("wandb: ERROR frob", Severity.NOTE),
         ("ERROR 04-12 18:36:24 [core.py:7] frob", None),
         ("RuntimeError: a WARNING of frob", None),
         ("a:1:2 [0] NCCL WARN frob", None),
@@ -312,3 +312,54 @@ def test_what_a_program_passes_over_is_no_error_of_it():
 def test_a_number_that_is_divisible_is_no_trouble():
     assert shown("the largest number of them is divisible by 3\n") == []
     assert shown("ValueError: train_batch_size 30 is not divisible by 4\n") == ["settings-rejected"]
+
+
+TASKS = "".join(f"{n % 4}: [rank{n % 4}]: step {n}\n" for n in range(60))
+
+
+def test_what_a_script_said_before_it_started_processes_did_not_end_them():
+    before = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'frob'\n"
+    failed = "2: [rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB.\n"
+    assert shown(before) == ["library-missing"]
+    assert shown(before + TASKS + failed)[0] == "out-of-memory"
+
+
+def test_a_script_goes_on_behind_a_command_of_its_shell():
+    shells = "cat: '': No such file or directory\n/tmp/slurm_script: line 7: npu-smi: command not found\n"
+    failed = "Traceback (most recent call last):\nValueError: global batch size 3 is not divisible by 2\n"
+    assert shown(shells)[0] in ("file-missing", "library-missing")
+    assert shown(shells + "frob\n" * 5 + failed)[0] == "settings-rejected"
+    assert shown(shells + "frob\n" * 100) == []
+
+
+def test_a_script_that_its_user_may_not_run_or_that_is_not_there():
+    said = "slurmstepd: error: execve(): /home/u/run.sh: {}\nsrun: error: n1: task 0: Exited with exit code 13\n"
+    assert shown(said.format("Permission denied"))[0] == "device-permission"
+    assert shown(said.format("No such file or directory"))[0] == "file-missing"
+
+
+def test_a_launchers_prefix_is_taken_off_where_it_begins_late():
+    wandb = "0: [default0]:wandb: Install Frob with `pip install frob`.\n"
+    assert shown("+ date\n" * 30 + TASKS.replace("[rank", "[default") + wandb + TASKS) == []
+    assert shown("".join(f"{n}: step\n" for n in range(30)) + "31: OSError: [Errno 28] No space left on device\n")
+
+
+def test_servers_that_are_not_ready_in_time_are_missing():
+    assert shown("Timeout: Not all nodes are ready after 3600 seconds\n")[0] == "rank-missing"
+
+
+def test_what_a_program_warns_of_and_does_without_is_a_question():
+    warning = "WARNING 04-12 18:36:24 [a.py:6] ImportError: libfrob.so.13: cannot open shared object file\n"
+    assert {one.severity for one in answer(warning + "Results saved\n").findings} == {Severity.QUESTION}
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB.\n"
+    assert shown(warning + error)[0] == "out-of-memory"
+
+
+def test_the_cause_that_an_exception_names_in_its_second_line_ended_it():
+    said = "[rank0]: torch.distributed.DistBackendError: NCCL error, unhandled cuda error\n[rank0]: Last error:\n"
+    more = "".join(f"[rank1]: a line {n} of another rank\n" for n in range(50))
+    assert shown(said + "[rank0]: Failed to CUDA calloc async 4 bytes\n" + more)[0] == "out-of-memory"
+
+
+def test_an_error_of_a_tracker_ends_no_job():
+    assert shown("wandb: ERROR Error while calling API: context deadline exceeded\nwandb: Synced 6 files\n") == []

@@ -33,7 +33,7 @@ from fabrictwin.diagnosis.rules import (
     ports,
     priorities,
 )
-from fabrictwin.diagnosis.rules.inside import nvlink_counts, pci_status
+from fabrictwin.diagnosis.rules.inside import gpu_tests, nvlink_counts, pci_status
 from fabrictwin.diagnosis.runs import run_notes, runs_of, with_runs
 
 RULES: tuple[Rule, ...] = (
@@ -49,6 +49,7 @@ RULES: tuple[Rule, ...] = (
     *ibdiagnet.RULES,
     *priorities.RULES,
     *hosts.RULES,
+    *gpu_tests.RULES,
     *bandwidth.RULES,
     *pairs.RULES,
     *hang_rules.RULES,

@@ -180,3 +180,11 @@ def xids() -> dict[int, str]:
     rows = _rows("xid")
     assert isinstance(rows, dict)
     return {code: cause for cause, codes in rows.items() for code in codes}
+
+
+@cache
+def sxids() -> dict[int, str]:
+    """Meanings of the numbers of NVSwitches' errors, in words."""
+    rows = _rows("sxid")
+    assert isinstance(rows, dict)
+    return {code: words for words, codes in rows.items() for code in codes}

@@ -15,7 +15,7 @@ from fabrictwin.diagnosis.literals import Guarded
 from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of
 from fabrictwin.diagnosis.readers.line_prefixes import without_colours
 from fabrictwin.diagnosis.readers.line_shapes import LineShapes
-from fabrictwin.diagnosis.readers.log_levels import Work
+from fabrictwin.diagnosis.readers.log_levels import Work, is_of_a_shell
 
 # of lower-case bytes: whatever a pattern of the table can stand beside
 _TROUBLE = (
@@ -58,14 +58,18 @@ _CODE = re.compile(
     r"^\s*\d+(?: +\d+)? +(?:#|from|import|raise|return|def|class|if|elif|else|try|except|with|for|self)"
     r"(?: |\b)|"
     r"^\s*(?:File \"|\^|~|raise |return |at |#\d+ |frame #\d+|from \S+ import|def |class |if |elif |except |try:|"
-    r"assert |self\.|[\w.]+\([^()]*\),?$|\w+ = |export |\+ |[\w.-]+ *[:=] *(?:true|false|none|null|0|\d+)?$|--)|"
+    r"assert |self\.|[\w.]+\([^()]*\),?$|\w+ = |export |\++ |[\w.-]+ *[:=] *(?:true|false|none|null|0|\d+)?$|--)|"
     r"Traceback \(most recent|The above exception was|During handling of"
 )
 # a logger's head before each row of a traceback, whose body is indented
 _LOGGED = re.compile(r"^.{0,100}?\[?[\w/.]+\.py:\d+\](\s*)(.*)")
 _HOST = re.compile(r"(?<![\w.-])\[?([A-Za-z][\w.-]{1,62}):\d{1,9}:\d{1,9}\b|@([a-z][\w-]{1,62})\W")
 _RANK = re.compile(r"\[(?:rank|default)(\d{1,6})\]|\b[Rr]ank:? ?(\d{1,6})\b|\[\d+,(\d{1,6})\]<")
-_ADAPTER = re.compile(r"\b(mlx\d_(?!(?:core|ib|en)\b)\w+|irdma\d+|bnxt_re\d+|rocep\w+|ibp\w+|efa_\d+)\b")
+_ADAPTER = re.compile(
+    # what clouds name devices by ends in a number too; functions of the driver do not
+    r"\b(mlx\d_(?:\w*\d|bond\w*)|irdma\d+|bnxt_re\d+|rocep\w+|ibp\w+|efa_\d+)\b|"
+    r"\bmlx\d_core(?: \w+:)? ((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])\b"
+)
 _SECONDS = re.compile(r"(?:^|[\sT\[])(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)")
 # what a message goes on to guess or advise is no evidence
 _GUESSES = Guarded(
@@ -88,6 +92,7 @@ MOST_ROWS = 60  # of a traceback, and of what stands between its rows
 # a line that is no error by its own words was survived so many lines before the first that is one, or before the
 # end where there is none
 QUIET, QUIET_END = 40, 60
+NEXT = 3  # lines that say more of an error, of an exception's message or a shell's
 _STOPPED = re.compile(r"KeyboardInterrupt|SIGTERM|SIGINT|CANCELLED")
 _HARD = re.compile(
     r"^Traceback \(most recent|\bERROR\b|\[E\d* |^E\d{4} |\berror: |slurmstepd|srun: |[Aa]ssertion .*failed|"
@@ -168,6 +173,7 @@ class DecisiveLines:
         self.shapes = shapes
         self.work = Work()
         self._hard: list[int] = []  # numbers of lines that are errors by their own words, some of many
+        self._fatal = 0  # the last line of an exception
         self._is_hard = False  # the line at hand
         self._was_stopped = False  # somebody ended the program, who may have waited for long
         self._asserted = ""  # what the last row of a traceback asserts
@@ -216,6 +222,10 @@ class DecisiveLines:
             return self._hard[at] - number > QUIET
         return self.sink.number - number > QUIET_END
 
+    def _went_on_after(self, number: int) -> bool:
+        """Return true for a line behind which a later program raised an error, or much else stands."""
+        return self._fatal > number + NEXT or self.sink.number - number > QUIET_END
+
     def _is_ignored(self, text: str) -> bool:
         """Return true for a line of an error that Python ignored: its head, and the row that names it."""
         if _IGNORED in text[:MOST_HEAD]:
@@ -251,6 +261,8 @@ class DecisiveLines:
         code = _is_code(bare)
         is_trouble = has_trouble(raw.lower())
         hard = self._is_hard = (is_trouble or bare.startswith(("E", "[E"))) and _is_hard(bare)
+        if hard and not code and _RAISED.match(_without_head(bare)):
+            self._fatal = self.sink.number
         mechanism = None if code else mechanism_of(bare)
         if (self._frame or self._row) and not code and _RAISED.match(_without_head(bare)):
             more = mechanism_of(f"{bare[:LONGEST_SAID]} [at {self._frame} {self._row}]")
@@ -280,7 +292,9 @@ class DecisiveLines:
             kept.last = self.sink.number
             return kept
         self._unknown += kind == "line.unknown"
-        kept = self._kept[kind, value, about] = _Kept(self.sink.here(), about, self.sink.number, hard)
+        # an exception's message goes on behind its first line
+        goes_on = self._fatal > 0 and self.sink.number - self._fatal <= NEXT
+        kept = self._kept[kind, value, about] = _Kept(self.sink.here(), about, self.sink.number, hard or goes_on)
         return kept
 
     def _follow(self, text: str) -> None:
@@ -300,7 +314,11 @@ class DecisiveLines:
             self.sink.add("job.worked", until)
         for (kind, value, _), kept in self._kept.items():
             # a job that works after it went on in spite of it
-            past = kept.last < until or (not kept.hard and self._is_quiet_after(kept.last))
+            past = (
+                kept.last < max(until, self.work.launched)
+                or (not kept.hard and self._is_quiet_after(kept.last))
+                or (is_of_a_shell(kept.place.text) and self._went_on_after(kept.last))
+            )
             self.sink.add(kind, (*value, float(past)), kept.about, place=kept.place, count=kept.count)
         return bool(self._kept)
 
@@ -348,4 +366,5 @@ def _seconds(raw: bytes) -> float:
 def _about(text: str) -> Subject:
     host, rank, adapter = _HOST.search(text), _RANK.search(text), _ADAPTER.search(text)
     number = next((group for group in rank.groups() if group), "-1") if rank else "-1"
-    return Subject((host[1] or host[2]) if host else "", int(number), adapter[1] if adapter else "")
+    device = (adapter[1] or adapter[2]) if adapter else ""
+    return Subject((host[1] or host[2]) if host else "", int(number), device)

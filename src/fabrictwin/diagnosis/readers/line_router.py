@@ -201,7 +201,10 @@ class FileLines:
             return None
         sink.text = text
         self.starts.line(raw, text, sink.number, self.decisive.work.latest)
-        return None if router.route(text) else self.decisive.line(raw, text, kernel=router.in_kernel_log)
+        if router.route(text):
+            self.decisive.work.line(raw, text, sink.number)  # a test that came to its end worked
+            return None
+        return self.decisive.line(raw, text, kernel=router.in_kernel_log)
 
     def take_stream(self, stream: IO[bytes]) -> None:
         """Take all lines of a stream: of a large one block by block, so that most lines cost little."""

@@ -24,10 +24,10 @@ _SAID = re.compile(
     r"|(?:^|\[)(?P<glog>[IW])\d{3,4} \d\d:\d\d:\d\d|\[(?P<c10d>[IW]) \w+\.c(?:pp|c):\d+\]"
     r"|\[TRT-LLM\] \[(?P<trt>[IW])\]|(?:^|: )(?P<tensorflow>[IW]) (?:external/|tensorflow/|xla/)"
     r"|\bUCX +(?P<ucx>WARN|INFO|DIAG)\b|\(\):\d+<(?P<ofi>warn|info)>|\blevel=(?P<logfmt>info|warn(?:ing)?)\b"
-    r"|: \w*(?P<python>Warning): |^(?:\d{1,6}: )?(?P<wandb>wandb): (?!ERROR)"
+    r"|: \w*(?P<python>Warning): |^(?:\d{1,6}: )?(?P<wandb>wandb): "
 )
 _WORSE = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b(?=[:\]]| \d| \[| -| \|)")
-_AN_ERROR = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|\w(?:Error|Exception)\b|NCCL WARN|\berror: |^\W*E\d{4} ")
+_AN_ERROR = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|\w(?:Error|Exception)\b|NCCL WARN|\b[Ee]rror: |^\W*E\d{4} ")
 _WARNING = frozenset("WARNW")
 # how a program goes on in spite of what it warns of
 _GOES_ON = re.compile(
@@ -59,6 +59,18 @@ _SIGNS = (
     b"train_runtime", b"saved checkpoint", b"throughput", b" HTTP/", b"iteration", b"oss", b"/s", b"busbw",
     b":::MLLOG",
 )  # fmt: skip
+# what launchers put before the lines of the processes that they started
+_TASK = re.compile(
+    rb"\s{0,6}\d{1,6}: |\[\d{1,6},\d{1,6}\] ?<|\[(?:rank|default)\d{1,6}\]|\(\w[\w.:-]{0,60} (?:rank=\d+ )?pid=\d"
+)
+LAUNCHED = 40  # lines of such processes: what was said before them did not keep a script from starting them
+# shells, and what they start for a moment: a script goes on behind their errors
+_OF_A_SHELL = re.compile(
+    r"^(?:\S{1,120}: )?(?:line )?\d+: \S+: (?:command )?not found|^\S{1,120}: line \d+: |"
+    r"^(?:/\S{1,40}/)?(?:bash|sh|dash|zsh|cat|ls|cp|mv|rm|mkdir|rmdir|chmod|chown|source|cd|head|tail|grep|find|ln|touch|tar|awk|"
+    r"sed|tee|nvidia-smi|module|conda|git|kubectl|wandb): |^ERROR: Unable to locate a modulefile|"
+    r"^error: (?:the path \"|resource\(s\) were)|slurmstepd: error: couldn.t chdir"
+)
 STRAY = 2  # signs of work that may follow what ends a job
 
 
@@ -67,11 +79,16 @@ def level_of(line: str) -> Severity | None:
     found = _SAID.search(line[:_HEAD])
     if found is None:
         return None
-    if _WORSE.search(line, found.end(), _HEAD):
-        return None  # whoever passed it on calls all lines information
     kind = found.lastgroup or ""
+    if kind != "wandb" and _WORSE.search(line, found.end(), _HEAD):
+        return None  # whoever passed it on calls all lines information
     said = found[kind].upper()
     return Severity.WARNING if said[0] in _WARNING and kind != "wandb" else Severity.NOTE
+
+
+def is_an_error(line: str) -> bool:
+    """Return true for a line that is an error by its own words."""
+    return _AN_ERROR.search(line) is not None
 
 
 def goes_on(line: str) -> bool:
@@ -86,24 +103,38 @@ def is_survived(line: str) -> bool:
     """
     if _PASSED_OVER.search(line) is not None:
         return True
-    return goes_on(line) and (level_of(line) is not None or _AN_ERROR.search(line) is None)
+    return goes_on(line) and (level_of(line) is not None or not is_an_error(line))
+
+
+def is_of_a_shell(line: str) -> bool:
+    """Return true for an error of a shell, or of a command that a script starts and goes on behind."""
+    return _OF_A_SHELL.search(line) is not None
 
 
 class Work:
     """How far a job was seen to work."""
 
     def __init__(self) -> None:
+        self._first_task = self._tasks = 0  # the first line of processes that a launcher started, and how many
         self._done = 0  # the last line by which it had come up
         self._signs = [0] * (STRAY + 1)  # the last lines of its work
 
     def line(self, raw: bytes, text: str, number: int) -> None:
         """Take a line of a file, by its number."""
+        if self._tasks < LAUNCHED and _TASK.match(raw):
+            self._tasks += 1
+            self._first_task = self._first_task or number
         if not any(map(raw.__contains__, _SIGNS)):
             return
         if _DONE.search(text):
             self._done = number
         elif _WORK.search(text):
             self._signs = [*self._signs[1:], number]
+
+    @property
+    def launched(self) -> int:
+        """The first line of the processes that a launcher started; 0 where it started none that are told apart."""
+        return self._first_task if self._tasks >= LAUNCHED else 0
 
     @property
     def latest(self) -> int:

@@ -27,6 +27,7 @@ from fabrictwin.diagnosis.readers.fabric import (
 )
 from fabrictwin.diagnosis.readers.host import (
     dcgm,
+    gpu_tests,
     interface_counters,
     interfaces,
     ipmi,
@@ -36,7 +37,6 @@ from fabrictwin.diagnosis.readers.host import (
     nvidia_csv,
     nvidia_smi,
     pci,
-    peer_bandwidth,
     ping,
 )
 from fabrictwin.diagnosis.readers.job import benchmarks, launchers, perftest, ras, topology_xml, verbs_programs
@@ -99,7 +99,9 @@ FAMILIES = (
     Family("smi-help", nvidia_csv.OPENS_HELP, nvidia_csv.Help),
     Family("smi-csv", nvidia_csv.OPENS, nvidia_csv.QueryCsv),
     Family("ping", ping.OPENS, ping.Ping),
-    Family("p2p-bandwidth", peer_bandwidth.OPENS, peer_bandwidth.PeerBandwidth),
+    Family("p2p-bandwidth", gpu_tests.OPENS_PEERS, gpu_tests.PeerBandwidth),
+    Family("gpu-copies", gpu_tests.OPENS_COPIES, gpu_tests.GpuCopies),
+    Family("gpu-burn", gpu_tests.OPENS_BURN, gpu_tests.GpuBurn),
     Family("kubernetes-nodes", kubernetes_nodes.OPENS, kubernetes_nodes.KubernetesNodes),
     Family("host-limits", limits.OPENS, limits.Limits),
     Family(verbs_programs.NAME, verbs_programs.OPENS, verbs_programs.VerbsPrograms),

@@ -158,6 +158,16 @@ def _errors(ports: Ports) -> Iterator[Finding]:
     worst = _worst([*received, *details])
     yield from reported("receive-errors", [*worst, *details, *received], "{0} {1}", "0", 0.8)
     if not worst:
+        few = _above(ports, FEW_ERRORS, "PortRcvErrors")
+        yield from reported(
+            "receive-errors",
+            [*_worst(few), *few],
+            "{0} {1}",
+            "fewer than 10: from there on infiniband-diags' thresholds have a port told of",
+            0.5,
+            severity=Severity.QUESTION,
+            collect="perfquery -x <lid> <port> --rcverr twice, some minutes apart: does it still count?",
+        )
         overrun = _above(ports, FEW_ERRORS, "ExcessiveBufferOverrunErrors")
         yield from reported(
             "receive-errors",

@@ -12,7 +12,7 @@ from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.expectation.hardware import gpu_of, host_of
 from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import found, reported
-from fabrictwin.diagnosis.mechanisms.table import REMAPPED, SURE, mechanism_of, xids
+from fabrictwin.diagnosis.mechanisms.table import REMAPPED, SURE, mechanism_of, sxids, xids
 
 SMALL_LOCKED = 64 << 20
 SMALL_SHM = 128 << 20
@@ -57,9 +57,10 @@ def kernel(case: Case) -> Iterator[Finding]:
         facts = [fact for fact in case.of("sxid") if bool(fact.parts[1]) is fatal]
         if facts:
             codes = sorted({int(fact.parts[0] or 0) for fact in facts})
-            yield found(
-                "sxid-fatal" if fatal else "sxid", facts, "SXid " + ", ".join(str(c) for c in codes), "none", 0.9
+            seen = "SXid " + ", ".join(
+                f"{code} ({sxids()[code]})" if code in sxids() else str(code) for code in codes
             )
+            yield found("sxid-fatal" if fatal else "sxid", facts, seen, "none", 0.9)
     for kind, name, confidence in (
         ("peermem.error", "peermem-broken", 0.95),
         ("segfault", "library-crash", 0.9),
@@ -511,26 +512,6 @@ def pings(case: Case) -> Iterator[Finding]:
             yield found("connect-refused", lost, f"no answer of {peer} to ping", "an answer", 0.6)
 
 
-def peers(case: Case) -> Iterator[Finding]:
-    """Pairs of GPUs that reach less directly than through the host's memory, which has twice the way."""
-    staged = {fact.subject: fact for fact in case.of("p2p.staged")}
-    slow = [
-        fact
-        for fact in case.of("p2p.direct")
-        if fact.subject in staged and fact.number < staged[fact.subject].number / 2
-    ]
-    if slow:
-        worst = min(slow, key=lambda fact: fact.number / staged[fact.subject].number)
-        beside = staged[worst.subject]
-        yield found(
-            "acs-redirects",
-            [worst, beside, *slow],
-            f"{worst.subject.device}: {worst.number:g} GB/s directly, {beside.number:g} through the host's memory",
-            "at least as much as through the host's memory",
-            0.8,
-        )
-
-
 def management(case: Case) -> Iterator[Finding]:
     """Events that a host's management controller kept."""
     by_cause: dict[str, list[Fact]] = {}
@@ -616,6 +597,6 @@ def limits(case: Case) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    kernel, manager_without_switches, nvlink, queried, topology, unreadable_devices, pci, pings, peers,
+    kernel, manager_without_switches, nvlink, queried, topology, unreadable_devices, pci, pings,
     peer_access, management, limits,
 )  # fmt: skip

@@ -187,13 +187,16 @@ def gids(case: Case) -> Iterator[Finding]:
     # beside a few that have one, others are not set up; one of many that all have one was forgotten
     if bad and (not routed or routed >= MANY_ALIKE * lacking):
         failed = case.of("nccl.warn", "line.known", "bench.gpu")
+        # reaches hosts of the same segment, and may be an interface that nobody set up
+        local = any(fact.parts[3] == "v2" for fact in bad)
         yield found(
             "no-roce-v2-gid",
             bad,
             f"GIDs {', '.join(str(f.parts[1]) for f in bad[:3])}",
             "a RoCE v2 GID of an IP address",
             0.85,
-            severity=None if failed else Severity.WARNING,
+            severity=None if failed else Severity.QUESTION if local else Severity.WARNING,
+            collect="ip -br addr of that interface; show_gids of the peers" if local else "",
         )
     yield from _empty_gids(case)
     yield from _chosen_gid(case)

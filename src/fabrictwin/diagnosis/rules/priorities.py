@@ -24,16 +24,21 @@ def priorities(case: Case) -> Iterator[Finding]:
     trust = [fact for fact in case.of("qos.trust") if fact.value == "pcp"]
     none = [fact for fact in case.of("qos.pfc") if not fact.parts]
     unset = len(none) == len(case.of("qos.pfc")) > 0  # nobody has set anything: trust leads nowhere yet
-    yield from reported("trust-pcp", trust, "Priority trust state: pcp", "dscp", 0.6 if unset else 0.85)
+    # as adapters are when nobody has set anything: it is open whether they are to carry RoCE
+    as_made = Severity.QUESTION if unset and trust else None
+    yield from reported(
+        "trust-pcp", trust, "Priority trust state: pcp", "dscp", 0.6 if unset else 0.85, severity=as_made
+    )
     yield from reported(
         "no-pfc",
         none,
         "no priority enabled",
         "the RoCE priority, such as 3",
         0.7,
+        severity=as_made,
         collect="the switch's PFC configuration, where lossy RoCE is on purpose",
     )
-    yield from reported("pause-storm", case.of("sonic.storm"), "{0} storm(s) detected, {1} restored", "0", 0.9)
+    yield from _storms(case.of("sonic.storm"))
     maps = case.of("sonic.pfc")
     empty = [fact for fact in maps if not fact.parts]
     if empty and len(empty) < len(maps):
@@ -44,6 +49,14 @@ def priorities(case: Case) -> Iterator[Finding]:
         if "lossless" in fact.subject.device and fact.subject.device.startswith("pg_") and fact.parts[2] == 0
     ]
     yield from reported("buffer-profile", flat, "xoff 0", "headroom for rate, cable and MTU", 0.7)
+
+
+def _storms(storms: list[Fact]) -> Iterator[Finding]:
+    """Storms that last are errors; those that are over, or of queues that nobody watches now, warnings."""
+    lasting = [fact for fact in storms if fact.parts[2] not in ("operational", "N/A")]
+    severity = None if lasting else Severity.WARNING
+    seen = "{0} storm(s) detected, {1} restored"
+    yield from reported("pause-storm", lasting or storms, seen, "0", 0.9, severity=severity)
 
 
 def traffic_class(case: Case) -> Iterator[Finding]:
@@ -101,6 +114,14 @@ def switch_drops(case: Case) -> Iterator[Finding]:
             "few: the port has no room for what comes",
             0.65,
         )
+    yield from reported(
+        "congestion",
+        case.of("sonic.headroom-used"),
+        "priority group {0} held {1} bytes beyond its pause threshold",
+        "any: headroom is there to be used while a pause takes effect",
+        0.5,
+        severity=Severity.NOTE,
+    )
     off = [fact for fact in case.of("sonic.wred") if str(fact.parts[2]) in ("ecn_none", "off", "")]
     yield from reported("ecn-off", off, "ecn {2}", "ecn_all: packets are marked before they are paused", 0.8)
     ports: dict[str, dict[str, Fact]] = defaultdict(dict)

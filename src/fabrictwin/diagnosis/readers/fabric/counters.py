@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import re
 
-from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.evidence import Place, Sink, Subject
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS_PERFQUERY = (
@@ -18,7 +18,7 @@ OPENS_PERFQUERY = (
     r"^# [A-Z][\w ]*: Lid \d+ port \d+|^PortSelect:\.+"
 )
 OPENS_ERRORS = (
-    r"^Errors for (?:0x[0-9a-f]+ )?\"|^\s*GUID 0x[0-9a-f]+ port (?:ALL|\d+): \[|^## Summary: \d+ nodes checked|"
+    r"^\s*Errors for (?:0x[0-9a-f]+ )?\"|^\s*GUID 0x[0-9a-f]+ port (?:ALL|\d+): \[|^## Summary: \d+ nodes checked|"
     r"\b[Pp]ort \d+: \[\w+ == \d+"
 )
 OPENS_CSV = r"^START_[A-Z0-9_]+\s*$"
@@ -107,7 +107,7 @@ class QueryErrors(LineReader):
 
     def __init__(self, sink: Sink) -> None:
         super().__init__(sink)
-        self._sums: dict[str, tuple[Subject, list[tuple[str, int]]]] = {}
+        self._sums: dict[str, tuple[Subject, Place, list[tuple[str, int]]]] = {}
         self._told: dict[str, set[str]] = {}  # counters of ports that stand by themselves, by GUID
 
     def line(self, text: str) -> bool:
@@ -127,7 +127,7 @@ class QueryErrors(LineReader):
             values = re.findall(r"\[(\w+) == (\d+)(?: \([\d.]+ ?[KMGT]?B?\))?\]", bare)
             counted = [(counter_name(name), int(value)) for name, value in values]
             if port[2] == "ALL":
-                self._sums[port[1]] = (about, counted)
+                self._sums[port[1]] = (about, self.sink.here(), counted)
                 return True
             self._told.setdefault(port[1], set()).update(name for name, _ in counted)
             for each in counted:
@@ -141,10 +141,10 @@ class QueryErrors(LineReader):
 
     def close(self) -> None:
         """Take the sums over a node's ports of what does not stand by port."""
-        for guid, (about, counted) in self._sums.items():
+        for guid, (about, place, counted) in self._sums.items():
             for each in counted:
                 if each[0] not in self._told.get(guid, ()):
-                    self.sink.add("port.counter", each, about)
+                    self.sink.add("port.counter", each, about, place=place)
 
 
 class DiagnetCsv(LineReader):

@@ -19,10 +19,12 @@ OPENS = (
     r"^\s*QUEUE\s+STATUS\s+STORM DETECTED|^\s*PORT\s+ACTION\s+DETECTION|"
     r"^\s*(?:IFACE|Iface)\s+(?:STATE\s+(?:RX_OK|FEC_CORR|RX_ERR)|RX_OK)|"
     r"^\s*Interface\s+(?:Lanes\s+Speed|Lossless priorities|Oper\s+Admin|LT Oper)|^\s*Port\s+TxQ\s+Counter|"
-    r"^Ingress PG dropped packets|^\s*Port\s+(?:Error Status|Presence)\s*$|^\s*No\.\s+Team Dev\s+Protocol|"
+    r"^Ingress PG dropped packets|"
+    r"^(?:In|E)gress (?:headroom|shared pool occupancy) per |"
+    r"^Shared pool maximum occupancy|^\s*Port\s+(?:Error Status|Presence)\s*$|^\s*No\.\s+Team Dev\s+Protocol|"
     r"^\s*PSU\s+Model\s+Serial|^\s*Drawer\s+LED\s+FAN|^\s*Sensor\s+\w+\s+High TH|"
     r"^\s*Name\s+Description\s+Physical-Slot|"
-    r"^\s*Port\s+Priority\s+RX Pause|"
+    r"^\s*Port\s+Priority\s+RX Pause|^\s*Time\s+Severity\s+Category\s+Description|"
     r"\*\*show (?:pfc|pfcwd|buffer|interfaces|queue)|\$ show (?:pfc|pfcwd|buffer|interfaces|queue)"
 )
 OPENS_LOG = r"#orchagent: |#(?:syncd|bgpcfgd|portsyncd|buffermgrd)\w*: "
@@ -31,7 +33,14 @@ _PORT = re.compile(r"(?:Ethernet|PortChannel)[\w-]*\d")
 MOST_CELL = 60
 _NO_FAULT = r"(?i)(?:ok|n/a|unplugged|not supported)?$"  # what a port's module says where it is well or absent
 _COUNTED = ("RX_OK", "RX_ERR", "RX_DRP", "RX_DROPS", "RX_OVR", "TX_ERR", "TX_DRP", "TX_OVR", "FEC_UNCORR")
-_PARTS = ("PSU", "DRAWER", "FAN", "SENSOR", "NAME")  # first columns of `show platform` and of a chassis' modules
+_PARTS = (
+    "PSU",
+    "DRAWER",
+    "FAN",
+    "SENSOR",
+    "NAME",
+    "TIME",
+)  # first columns of `show platform` and of a chassis' modules
 
 
 class Sonic(LineReader):
@@ -67,7 +76,10 @@ class Sonic(LineReader):
             self._values[name] = value
         elif self._names and (_PORT.match(bare) or self._names[0] in (*_PARTS, "NO.")):
             self._row(self._cells(text))
-        elif re.match(r"Ingress PG dropped packets|(?:For n|N)amespace|Changed polling", bare):
+        elif re.match(
+            r"(?:In|E)gress (?:PG dropped|headroom|shared pool)|Shared pool|(?:For n|N)amespace|Changed polling",
+            bare,
+        ):
             self._title = bare
         elif len(re.split(r"\s{2,}", bare)) > 1 or re.match(r"(```|\*|- |#|This command|Go Back|\.\.\.)", bare):
             self._before = text
@@ -121,6 +133,10 @@ class Sonic(LineReader):
             for name, cell in row.items():
                 if name.startswith("PG") and _count(cell):
                     self.sink.add("sonic.pg-drop", (int(name[2:]), _count(cell)), about)
+        elif names[:2] == ["PORT", "PG0"] and "headroom" in self._title:
+            for name, cell in row.items():
+                if name.startswith("PG") and _count(cell):
+                    self.sink.add("sonic.headroom-used", (int(name[2:]), _count(cell)), about)
         elif names[0] == "IFACE":
             self._counters(row, about)
         elif "LOSSLESS PRIORITIES" in names:
@@ -145,7 +161,11 @@ class Sonic(LineReader):
         """Keep a supply or a fan that is not well, a sensor that warns."""
         name, status = row.get("FAN") or next(iter(row.values())), row.get("STATUS", "")
         online, wanted = row.get("OPER-STATUS", ""), row.get("ADMIN-STATUS", "")
-        if online in ("Offline", "Fault") and wanted == "up":
+        category, told = row.get("CATEGORY", ""), f"{row.get('SEVERITY', '')}: {row.get('DESCRIPTION', '')}"
+        if category and told.startswith(("fatal", "warning")):  # what the switch's chip and its SDK report
+            kind = "switch.status" if category.endswith("_hw") else "switch.process"
+            self.sink.add(kind, (category, told), Subject(device=category))
+        elif online in ("Offline", "Fault") and wanted == "up":
             self.sink.add("switch.status", (name, online), Subject(device=name))
         elif re.match(r"(?i)not ok|fail|bad|warning", status):
             self.sink.add("switch.status", (name, status), Subject(device=name))

@@ -11,7 +11,10 @@ from fabrictwin.diagnosis.evidence import Sink, Subject
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS_TOPOLOGY = r"^\s*GPU0\s+(?:GPU1|NIC0|mlx5_\d+|CPU Affinity)"
-OPENS_NVLINK = r"^GPU \d+: .*\(UUID: |^\|\s+NvLink Link Status\s+\|"
+OPENS_NVLINK = (
+    r"^GPU \d+: .*\(UUID: |^GPU \d+: NVIDIA [\w -]+$|^\s*Link \d+: (?:[\d.]+ GB/s|<inactive>)|"
+    r"^\|\s+NvLink Link Status\s+\|"
+)
 OPENS_QUERY = (
     r"^Failed to initialize NVML|^NVIDIA-SMI has failed|"
     r"^=+NVSMI LOG=+|^\|\s*NVIDIA-SMI\s|^Attached GPUs\s+:|^GPU [0-9A-F]{8}:[0-9A-F:.]+\s*$|"
@@ -90,7 +93,7 @@ class NvlinkStatus(LineReader):
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
         bare = text.strip()
-        gpu = re.match(r"GPU (\d+): (.+?) \(UUID", bare)
+        gpu = re.match(r"GPU (\d+): (.+?)(?: \(UUID.*)?$", bare)
         link = re.match(r"Link (\d+): (.+)$", bare)
         if gpu is not None:
             self._gpu = f"GPU {gpu[1]}"
@@ -105,7 +108,10 @@ class NvlinkStatus(LineReader):
         rate = re.match(r"([\d.]+) GB/s", link[2])
         error = re.match(r"([\w ]+?)(?: Error)?s?(?: Count)?: (\d+)", link[2])
         if rate is not None and rate[1].count(".") < 2:
-            self.sink.add("nvlink.rate", float(rate[1]), about)
+            if float(rate[1].strip(".") or 0):
+                self.sink.add("nvlink.rate", float(rate[1]), about)
+            else:
+                self.sink.add("nvlink.inactive", link[2][:40], about)
         elif "inactive" in link[2].lower() or "disabled" in link[2].lower():
             self.sink.add("nvlink.inactive", link[2][:40], about)
         elif error is not None and int(error[2]):

@@ -81,7 +81,9 @@ class Lspci(LineReader):
                 self.sink.add("pci.downgraded", value, self._about())
             elif self._nameless and link[4] == "ok" and link[2] == "ok":
                 self.sink.add("pci.read", True)
-            elif self._nameless and (link[4] == "downgraded" or int(link[3]) < self._able[1]):
+            elif (self._nameless or (self._kind and not self._able[1])) and (
+                link[4] == "downgraded" or int(link[3]) < self._able[1]
+            ):  # also where only the states of a device's link were passed on
                 self.sink.add("pci.narrow-somewhere", (int(link[3]), self._able[1]), self._about())
             return
         target = _TARGET.match(bare)

@@ -27,7 +27,7 @@ def flags(text: str, name: str) -> frozenset[str] | None:
 
 
 def status(text: str) -> tuple[str, str] | None:
-    """What a row of status tells: a kind, and the flags that count; None where it tells nothing."""
+    """Return the kind of a row of status and the flags that count; None where it tells nothing."""
     for name in _NAMES:
         on = flags(text, name)
         if on is None:

@@ -23,6 +23,7 @@ _HEAD = re.compile(r"([A-Za-z0-9_.-]+):(\d{1,9}):(\d{1,9}) \[(-?\d{1,4})\]")
 _NAMELESS = re.compile(r"^[\s\[\]\w<>:,.-]{0,60}?(?:(?<!\w)\[(-?\d{1,4})\])?\s*(?:[\w./-]+\.(?:cc|cu|h|c):\d+)?$")
 _SOURCE = re.compile(r"([\w./-]+\.(?:cc|cu|h|c)):\d+\s*$")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
+FIRST_OF_FIVE_DIGITS = 20  # PyTorch before 1.11 took 21104, which is 2.11.4, apart as 21.1.4
 _INIT = re.compile(
     r"rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?.*?(?: busId (\w+))?(?: commId (0x\w+))?(?: commHash \w+)? - "
     r"Init (START|COMPLETE)"
@@ -122,7 +123,7 @@ class NcclLog(LineReader):
         found = _VERSION.search(text)
         if found is None:
             return False
-        self.sink.add("nccl.version", found[1])
+        self.sink.add("nccl.version", _release(found[1]))
         # a framework's message in one line goes on to who reads those
         return "rror: " not in text and "NCCL error" not in text
 
@@ -474,6 +475,15 @@ class NcclLog(LineReader):
                 self.sink.add(
                     "nccl.call", (number, verb, count, datatype, int(ranks)), Subject(host, rank), place=place
                 )
+
+
+def _release(said: str) -> str:
+    """Return a release as NCCL names it, also where PyTorch before 1.11 took its number apart."""
+    major, minor, patch = map(int, said.split("."))
+    if major < FIRST_OF_FIVE_DIGITS:
+        return said
+    code = 1000 * major + 100 * minor + patch
+    return f"{code // 10_000}.{code % 10_000 // 100}.{code % 100}"
 
 
 def _is_trouble(message: str) -> bool:
