@@ -139,3 +139,10 @@ def test_objects_of_kubernetes_in_one_line_or_many(tmp_path, document, causes, f
 def test_yaml_that_holds_itself_or_is_none_is_text(tmp_path):
     for text in ("apiVersion: v1\nitems: &a [*a]\nkind: List\n", "apiVersion: v1\nkind: [Pod\n"):
         assert answer(tmp_path, text).roots == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["apiVersion: v1\nitems:\n- kind: {a: 1}\n- b: !!int ''\nkind: List\n", '{"kind": {"a": 1}}']
+)
+def test_values_of_other_types_than_the_api_has_end_nothing(tmp_path, text):
+    assert answer(tmp_path, text).roots == ()

@@ -21,6 +21,8 @@ _RESOURCES = frozenset(("lqpn", "cqn", "mrn", "pdn", "ctxn", "srqn", "mode"))
 # objects of Kubernetes' API, whose first key the version is
 OPENS_YAML = re.compile(rb"(?:---\s*\n)?apiVersion: [\w./-]+\s*\n")
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# what json's and PyYAML's constructors raise for values that are none: `int` of an empty text, dates that are not
+_UNREADABLE = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
 MOST_DOCUMENTS, LARGEST_YAML = 1_000, 32 << 20
 MOST_COUNTERS = 500  # of a device
 
@@ -79,7 +81,7 @@ def _parsed(data: bytes) -> Any:
             return json.loads(data)
         text = data.decode("utf-8", "replace")
         return list(itertools.islice(yaml.load_all(text, Loader=LOADER), MOST_DOCUMENTS))
-    except (ValueError, TypeError, OverflowError, RecursionError, yaml.YAMLError):
+    except (*_UNREADABLE, yaml.YAMLError):
         return None
 
 

@@ -33,9 +33,9 @@ def _objects(parsed: Any) -> Iterator[Mapping[str, Any]]:
             items = one.get("items")
             kind = str(one["kind"]).removesuffix("List")
             for item in items if isinstance(items, list) else ():
-                if isinstance(item, Mapping) and item.get("kind", kind) in _KINDS:
+                if isinstance(item, Mapping) and str(item.get("kind", kind)) in _KINDS:
                     yield {"kind": kind} | dict(item)
-        elif one.get("kind") in _KINDS and "apiVersion" in one:
+        elif str(one.get("kind")) in _KINDS and "apiVersion" in one:
             yield one
 
 
