@@ -15,7 +15,7 @@ from fabrictwin.diagnosis.literals import Guarded
 from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of
 from fabrictwin.diagnosis.readers.line_prefixes import without_colours
 from fabrictwin.diagnosis.readers.line_shapes import LineShapes
-from fabrictwin.diagnosis.readers.log_levels import Work, is_of_a_shell
+from fabrictwin.diagnosis.readers.log_levels import Work, has_passed, is_of_a_shell
 
 # of lower-case bytes: whatever a pattern of the table can stand beside
 _TROUBLE = (
@@ -236,6 +236,8 @@ class DecisiveLines:
 
     def _look(self, text: str, raw: bytes, *, kernel: bool) -> _Kept | None:
         bare = text.strip()
+        if has_passed(bare):
+            return None
         guesses = _GUESSES.search(bare)
         if guesses is not None:
             bare = bare[: guesses.start()].rstrip()

@@ -74,6 +74,19 @@ _OF_A_SHELL = re.compile(
 STRAY = 2  # signs of work that may follow what ends a job
 
 
+# what a check or test says that found nothing, whatever it looked for
+_PASSED = re.compile(
+    r"^(?!.*\b(?i:fail))(?:\W*(?:SUCCESS|PASS(?:ED)?|OK)\b|.*\b[Cc]hecks? passed:\s|"
+    r".*\b(?:[Tt]est|[Cc]heck)\w*\b[^:]{0,40}: ?(?:[Pp]assed|PASS(?:ED)?|OK|ok)\W*$|"
+    r".*\b(?:PASS(?:ED)?|SUCCESS)\W*$)"
+)
+
+
+def has_passed(line: str) -> bool:
+    """Return true for the result of a check or test that found nothing."""
+    return _PASSED.match(line) is not None
+
+
 def level_of(line: str) -> Severity | None:
     """Severity that the program itself gives a line: of information NOTE, of a warning WARNING; None of others."""
     found = _SAID.search(line[:_HEAD])
