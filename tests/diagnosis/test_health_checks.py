@@ -22,6 +22,11 @@ LINES = {
     SCRIPT + "ECC Test Failed: GPU 3 - 5": "gpu-memory",
     SCRIPT + "RDMA Link Test Failed: mlx5_3": "port-down",
     SCRIPT + "Fabric Manager Check: Failed": "fabric-manager",
+    NHC + "check_app_gpu_clocks: GPU 3 at 1200 MHz": "gpu-slow",
+    NHC + "check_nvsmi: nvidia-smi exited with code 9": "driver-mismatch",
+    NHC + "check_nvsmi: nvidia-smi returned 15": "gpu-lost",
+    "Infiniband controller link width [0000:18:00.0][x16]......... Unhealthy": "pci-narrow",
+    "Power supplies [PSU3]........................................ Unhealthy": "host-hardware",
 }
 
 
@@ -36,6 +41,8 @@ def test_a_check_that_failed_names_what_it_looked_at(tmp_path: Path, line: str) 
     "line",
     [
         "SUCCESS:  nhc:  Health check passed:  check_gpu_bw",
+        "SUCCESS:  nhc:  Health check passed:  check_gpu_count: Expected 8 and found 8",
+        "Power supplies [PSU3]........................................ Healthy\nOverall system status is healthy",
         "2026-01-16 15:40:46,024 - INFO - gpu-3505 - ECC Test: Passed",
     ],
 )

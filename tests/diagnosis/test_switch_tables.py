@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictwin.diagnosis.diagnose import judged
 from fabrictwin.diagnosis.readers.reading import read_text
 
 HEADS = ["IFACE", "STATE", "RX_OK", "RX_BPS", "RX_UTIL", "RX_ERR", "RX_DRP", "RX_OVR"]
@@ -67,3 +68,11 @@ def test_a_row_that_was_moved_and_cut_is_read_as_far_as_it_goes():
     text = table(["Interface", "Lossless priorities"], [["Ethernet0", "3,4"]]).splitlines()
     moved = "\n".join([*text[:2], "       Ethernet0", ""])
     assert [fact.value for fact in read_text(moved).of("sonic.pfc")] == [()]
+
+
+def test_headroom_that_was_used_is_a_note_and_shared_buffers_are_read():
+    head = "     Port    PG0    PG3\n---------  -----  -----\nEthernet8      0  90112\n"
+    found = judged(read_text(f"Ingress headroom per PG:\n{head}"), twin=False)
+    assert [(one.id, one.severity.name) for one in found.findings] == [("congestion", "NOTE")]
+    shared = judged(read_text(f"Ingress shared pool occupancy per PG:\n{head}"), twin=False)
+    assert (shared.findings, shared.verdict) == ((), "clean")

@@ -15,7 +15,7 @@ from fabrictwin.diagnosis.literals import Guarded
 from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of
 from fabrictwin.diagnosis.readers.line_prefixes import without_colours
 from fabrictwin.diagnosis.readers.line_shapes import LineShapes
-from fabrictwin.diagnosis.readers.log_levels import Work, has_passed, is_of_a_shell
+from fabrictwin.diagnosis.readers.log_levels import Work, is_of_a_shell
 
 # of lower-case bytes: whatever a pattern of the table can stand beside
 _TROUBLE = (
@@ -92,7 +92,7 @@ MOST_ROWS = 60  # of a traceback, and of what stands between its rows
 # a line that is no error by its own words was survived so many lines before the first that is one, or before the
 # end where there is none
 QUIET, QUIET_END = 40, 60
-NEXT = 3  # lines of a shell's own about what failed
+NEXT = 3  # lines that say more of an error, of an exception's message or a shell's
 _STOPPED = re.compile(r"KeyboardInterrupt|SIGTERM|SIGINT|CANCELLED")
 _HARD = re.compile(
     r"^Traceback \(most recent|\bERROR\b|\[E\d* |^E\d{4} |\berror: |slurmstepd|srun: |[Aa]ssertion .*failed|"
@@ -236,8 +236,6 @@ class DecisiveLines:
 
     def _look(self, text: str, raw: bytes, *, kernel: bool) -> _Kept | None:
         bare = text.strip()
-        if has_passed(bare):
-            return None
         guesses = _GUESSES.search(bare)
         if guesses is not None:
             bare = bare[: guesses.start()].rstrip()
@@ -278,7 +276,9 @@ class DecisiveLines:
             kept.count += 1
             kept.last = self.sink.number
             return kept
-        kept = self._kept[kind, value, about] = _Kept(self.sink.here(), about, self.sink.number, hard)
+        # an exception's message goes on behind its first line
+        goes_on = self._fatal > 0 and self.sink.number - self._fatal <= NEXT
+        kept = self._kept[kind, value, about] = _Kept(self.sink.here(), about, self.sink.number, hard or goes_on)
         return kept
 
     def _follow(self, text: str) -> None:

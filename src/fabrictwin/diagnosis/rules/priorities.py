@@ -114,6 +114,14 @@ def switch_drops(case: Case) -> Iterator[Finding]:
             "few: the port has no room for what comes",
             0.65,
         )
+    yield from reported(
+        "congestion",
+        case.of("sonic.headroom-used"),
+        "priority group {0} held {1} bytes beyond its pause threshold",
+        "any: headroom is there to be used while a pause takes effect",
+        0.5,
+        severity=Severity.NOTE,
+    )
     off = [fact for fact in case.of("sonic.wred") if str(fact.parts[2]) in ("ecn_none", "off", "")]
     yield from reported("ecn-off", off, "ecn {2}", "ecn_all: packets are marked before they are paused", 0.8)
     ports: dict[str, dict[str, Fact]] = defaultdict(dict)

@@ -19,7 +19,9 @@ OPENS = (
     r"^\s*QUEUE\s+STATUS\s+STORM DETECTED|^\s*PORT\s+ACTION\s+DETECTION|"
     r"^\s*(?:IFACE|Iface)\s+(?:STATE\s+(?:RX_OK|FEC_CORR|RX_ERR)|RX_OK)|"
     r"^\s*Interface\s+(?:Lanes\s+Speed|Lossless priorities|Oper\s+Admin|LT Oper)|^\s*Port\s+TxQ\s+Counter|"
-    r"^Ingress PG dropped packets|^\s*Port\s+(?:Error Status|Presence)\s*$|^\s*No\.\s+Team Dev\s+Protocol|"
+    r"^Ingress PG dropped packets|"
+    r"^(?:In|E)gress (?:headroom|shared pool occupancy) per |"
+    r"^Shared pool maximum occupancy|^\s*Port\s+(?:Error Status|Presence)\s*$|^\s*No\.\s+Team Dev\s+Protocol|"
     r"^\s*PSU\s+Model\s+Serial|^\s*Drawer\s+LED\s+FAN|^\s*Sensor\s+\w+\s+High TH|"
     r"^\s*Name\s+Description\s+Physical-Slot|"
     r"^\s*Port\s+Priority\s+RX Pause|^\s*Time\s+Severity\s+Category\s+Description|"
@@ -74,7 +76,10 @@ class Sonic(LineReader):
             self._values[name] = value
         elif self._names and (_PORT.match(bare) or self._names[0] in (*_PARTS, "NO.")):
             self._row(self._cells(text))
-        elif re.match(r"Ingress PG dropped packets|(?:For n|N)amespace|Changed polling", bare):
+        elif re.match(
+            r"(?:In|E)gress (?:PG dropped|headroom|shared pool)|Shared pool|(?:For n|N)amespace|Changed polling",
+            bare,
+        ):
             self._title = bare
         elif len(re.split(r"\s{2,}", bare)) > 1 or re.match(r"(```|\*|- |#|This command|Go Back|\.\.\.)", bare):
             self._before = text
@@ -128,6 +133,10 @@ class Sonic(LineReader):
             for name, cell in row.items():
                 if name.startswith("PG") and _count(cell):
                     self.sink.add("sonic.pg-drop", (int(name[2:]), _count(cell)), about)
+        elif names[:2] == ["PORT", "PG0"] and "headroom" in self._title:
+            for name, cell in row.items():
+                if name.startswith("PG") and _count(cell):
+                    self.sink.add("sonic.headroom-used", (int(name[2:]), _count(cell)), about)
         elif names[0] == "IFACE":
             self._counters(row, about)
         elif "LOSSLESS PRIORITIES" in names:

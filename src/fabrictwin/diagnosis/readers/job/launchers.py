@@ -17,7 +17,7 @@ OPENS = (
     r"misc/\w+\.c[cu]:\d+ WARN |"
     r"[Tt]oo many open files|No module named '|Avg bus bandwidth is [\d.]+|"
     r"CUDA (?:out of memory|error)|error\.?\s*802|system not yet initialized|NCCL Test (?:Succeeded|Failed)|"
-    r"\w+ [Tt]est:? (?:[Pp]assed|[Ss]ucceeded)\b|[Hh]ealth checks? passed\b|"
+    r"\w+ [Tt]est:? (?:[Pp]assed|[Ss]ucceeded)\b|[Hh]ealth checks? passed\b|Overall system status is |"
     r"healthcheck|DistStoreError|DistNetworkError|^\s*Last error:\s*$|provider \w+ output empty list|"
     r"NET/OFI .*(?:provider|failure)|\[c10d(?: - \w+)?\]|vLLM API server version|"
     r"Initializing an? (?:V\d )?LLM engine|torch/distributed/(?:run|elastic)|"
@@ -106,7 +106,13 @@ _LINES = (
     ("check.average", re.compile(r"Avg bus bandwidth is ([\d.]+)")),
     ("check.no-module", re.compile(r"No module named '([\w.]+)'")),
     ("check.failed", re.compile(r"(NCCL Test Failed.*|health ?check failed(?!:? +\S*check).*)", re.IGNORECASE)),
-    ("check.passed", re.compile(r"(\w+ [Tt]est:? (?:[Ss]ucceeded|[Pp]assed)|[Hh]ealth checks? passed.*)")),
+    (
+        "check.passed",
+        re.compile(
+            r"(\w+ [Tt]est:? (?:[Ss]ucceeded|[Pp]assed)|[Hh]ealth checks? passed.*|"
+            r"Overall system status is healthy)"
+        ),
+    ),
     ("job.nccl-version", re.compile(r"vLLM is using nccl==([\d.]+)")),
     ("job.custom-allreduce", re.compile(r"(Custom allreduce is disabled.*)")),
     # one address of several that was tried and will be tried again is no failure
