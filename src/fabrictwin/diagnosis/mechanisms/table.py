@@ -105,17 +105,17 @@ def mechanisms() -> tuple[Mechanism, ...]:
 
 def _quoted_xids() -> list[Mechanism]:
     """Return mechanisms of the GPU driver's errors, as programs quote their numbers."""
-    by_cause: dict[str, list[int]] = {}
+    by_cause: dict[tuple[str, Severity | None], list[int]] = {}
     for code, cause in xids().items():
-        if code != REMAPPED:
-            by_cause.setdefault(cause, []).append(code)
+        by_cause.setdefault((cause, Severity.WARNING if code == REMAPPED else None), []).append(code)
     return [
         Mechanism(
             cause,
-            (rf"\bXid(criticalerror|error| error| event)?( code| number)?\W{{1,3}}({codes})\b(?![.:])",),
-            0.92,
+            (rf"\bXid(criticalerror|error| errors?| event)?( code| number)?\W{{1,3}}({codes})\b(?![.:])",),
+            0.92 if severity is None else SURE,
+            severity,
         )
-        for cause, numbers in by_cause.items()
+        for (cause, severity), numbers in by_cause.items()
         for codes in ["|".join(map(str, numbers))]
     ]
 
