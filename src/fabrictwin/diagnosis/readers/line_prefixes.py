@@ -45,7 +45,7 @@ IN_A_ROW = 12  # lines with ranks of few processes: a launcher has begun to put 
 FEWEST_QUOTED = 6  # lines with a prefix that stand together in a text whose others have none
 # no hosts: a driver's name, a level, an exception
 _NO_HOST = (
-    r"(?!NVRM:|nvidia[\w-]*:|(?i:error|warn(?:ing)?|info|debug|fatal|critical|traceback):|"
+    r"(?!NVRM:|nvidia[\w-]*:|(?i:error|warn(?:ing)?|info|debug|fatal|critical|traceback|success|pass(?:ed)?|fail(?:ed|ure)?|ok):|"
     r"[\w.]*(?:Error|Exception):)"
 )
 _HOST = re.compile(_NO_HOST + r"(?=[\w.-]*[A-Za-z.])[\w.-]{2,80}:(?:\s|$)")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from io import BytesIO
 from typing import IO, TYPE_CHECKING
 
 from fabrictwin.diagnosis.evidence import Fact, Sink
 from fabrictwin.diagnosis.literals import alternatives, needed
-from fabrictwin.diagnosis.readers.decisive_lines import LEVELS, NOTHING, DecisiveLines, Message
+from fabrictwin.diagnosis.readers import json_lines
+from fabrictwin.diagnosis.readers.decisive_lines import LEVELS, NOTHING, DecisiveLines, Message, is_request
 from fabrictwin.diagnosis.readers.host.kernel_log import MARKS, KernelLog
 from fabrictwin.diagnosis.readers.job.benchmarks import ROW_BEGINS, NcclTests
 from fabrictwin.diagnosis.readers.job.launchers import Launchers
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from fabrictwin.diagnosis.readers.line_blocks import Block
 
 LONGEST_LINE = 64 << 10
+LONGEST_SAMPLE = 4 << 10
 MOST_SHAPES = 50_000
 MOST_QUIET = 200_000  # keys of lines that are remembered
 LARGE = 4 << 20  # bytes of a file after which lines are told apart block by block
@@ -69,6 +72,7 @@ class Router:
         self.known: dict[str, LineReader] = {}
         self.active: LineReader | None = None
         self.has_nccl = False
+        self.may_begin = True  # the line at hand a format, as far as its texts tell
         self._unknown: set[str] = set()  # shapes of lines that begin no format
         self._weak: dict[str, Family] = {}  # shapes of lines that begin one whose reader takes any line
 
@@ -97,6 +101,8 @@ class Router:
 
     def _family(self, text: str) -> Family | None:
         """The family whose beginning a line is; asked once for lines that differ in numbers and names alone."""
+        if not self.may_begin:
+            return None
         shape = self.shapes.of(text)
         if shape in self._unknown:
             return None
@@ -151,6 +157,9 @@ class FileLines:
         """Take the file's beginning, by which its prefixes are told."""
         self.sink = sink
         self.shapes = LineShapes((*pattern_sources(), *LEVELS, *MARKS))
+        self._packed = json_lines.recognises("\n".join(head).encode("utf-8", "replace"))
+        if self._packed:
+            head = [json_lines.unpacked(one.encode("utf-8", "replace")).decode("utf-8", "replace") for one in head]
         self.prefixes = Prefixes(head)
         self.router = Router(sink, self.shapes)
         self.decisive = DecisiveLines(sink, self.shapes)
@@ -164,7 +173,16 @@ class FileLines:
 
     def take(self, raw: bytes) -> Message | None:
         """Take a line; the message that it is one of, None where a reader of tables has it."""
+        if self._packed and raw[:1] == b"{":
+            lines = json_lines.unpacked(raw).rstrip(b"\n").split(b"\n")
+            found = [self._take(one) for one in lines]
+            return found[0] if len(found) == 1 else None
+        return self._take(raw)
+
+    def _take(self, raw: bytes) -> Message | None:
         sink, router = self.sink, self.router
+        if is_request(raw):
+            return NOTHING
         if b" NCCL " in raw or raw.startswith(b"NCCL ") or b"NCCL version" in raw:
             text = raw.decode("utf-8", "replace")
             sink.text = text
@@ -191,12 +209,15 @@ class FileLines:
     def take_stream(self, stream: IO[bytes]) -> None:
         """Take all lines of a stream: of a large one block by block, so that most lines cost little."""
         left = LARGE
+        unsettled: dict[int, bytes] = {}  # of each message a line, by its identity
         for raw in iter(lambda: stream.readline(LONGEST_LINE), b""):
             self.sink.number += 1
-            self.take(raw)
+            message = self.take(raw)
+            if message is not None and not message.is_settled and len(raw) < LONGEST_SAMPLE:
+                unsettled[id(message)] = raw
             left -= len(raw)
             if left <= 0:
-                _Blocks(self).take(stream)
+                _Blocks(self).take(stream, unsettled.values())
                 return
 
     def close(self) -> tuple[str, ...]:
@@ -221,15 +242,19 @@ class _Blocks:
         self._between: dict[int, Message] = {}  # by keys of shapes
         self._in_kernel_log: dict[int, Message] = {}
         self._repeated: dict[int, Repeated] = {}  # of a kernel's log, by keys of what lines say
+        self._unsettled: set[int] = set()  # keys of shapes whose lines are asked whom they are about
 
-    def take(self, stream: IO[bytes]) -> None:
-        """Take all lines that are left of a stream."""
+    def take(self, stream: IO[bytes], unsettled: Iterable[bytes]) -> None:
+        """Take all lines that are left of a stream; `unsettled` are lines whose like are still to be asked."""
         from fabrictwin.diagnosis.readers.line_blocks import blocks, texts_of  # compiled: not for small files
 
         formats = {text for family in FAMILIES for one in alternatives(family.opens) for text in needed(one)}
         messages = {text for one in (*pattern_sources(), *LEVELS) for text in needed(one)}
         texts = texts_of({FORMAT: {*formats, *MARKS, *_BEGINNINGS}, MESSAGE: {*messages, *_WORDS}})
         vocabulary = self.lines.shapes.vocabulary
+        samples = BytesIO(b"".join(unsettled))
+        for block in blocks(samples.read, vocabulary, texts, digits_mean=FORMAT, longest=LONGEST_LINE):
+            self._unsettled.update(shape for shape, told in zip(block.shapes, block.told, strict=True) if told)
         for block in blocks(stream.read, vocabulary, texts, digits_mean=FORMAT, longest=LONGEST_LINE):
             self._take_block(block)
 
@@ -246,10 +271,11 @@ class _Blocks:
                 known = quiet.get(shape)
                 if known is None and quiet is not self._between:
                     known = repeated.get(message)
-                if known is None and not told & FORMAT and decisive.is_full:
+                if known is None and not told & FORMAT and decisive.is_full and shape not in self._unsettled:
                     known = NOTHING
             if known is None:
                 sink.number = number
+                self.lines.router.may_begin = bool(told & FORMAT) or quiet is None
                 self._take_line(block.data[begin:end], shape, message)
                 quiet = self._quiet()
             elif known is not NOTHING:
@@ -263,7 +289,11 @@ class _Blocks:
         before = lines.router.active
         touched.clear()
         message = lines.take(raw)
-        if message is None or lines.router.active is not before or not message.is_settled:
+        if message is None or lines.router.active is not before:
+            return
+        if not message.is_settled:
+            if len(self._unsettled) < MOST_QUIET:
+                self._unsettled.add(shape)
             return
         if before is None:
             if len(self._between) < MOST_QUIET:
