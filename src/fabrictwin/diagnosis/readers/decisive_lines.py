@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fabrictwin.diagnosis.evidence import Place, Sink, Subject
@@ -307,8 +308,8 @@ class DecisiveLines:
             row = _without_head(text).strip()[:120]
             self._row = "-" if row.startswith(("raise ", "return ")) else row  # what it would have said
 
-    def close(self) -> bool:
-        """Hand over what was kept; true where there is something."""
+    def close(self, begins: Sequence[int] = ()) -> bool:
+        """Hand over what was kept; true where there is something. `begins` are the first lines of runs."""
         until = self.work.until
         if until:
             self.sink.add("job.worked", until)
@@ -320,6 +321,9 @@ class DecisiveLines:
                 or (is_of_a_shell(kept.place.text) and self._went_on_after(kept.last))
             )
             self.sink.add(kind, (*value, float(past)), kept.about, place=kept.place, count=kept.count)
+            if bisect_right(begins, kept.place.line) != bisect_right(begins, kept.last):
+                again = Place(kept.place.file, kept.last, kept.place.text)  # in another run
+                self.sink.add(kind, (*value, float(past), "again"), kept.about, place=again)
         return bool(self._kept)
 
 

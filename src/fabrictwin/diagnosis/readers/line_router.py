@@ -235,9 +235,10 @@ class FileLines:
     def close(self) -> tuple[str, ...]:
         """End all readers; the families that were found."""
         families = self.router.close()
-        for run in self.starts.runs(self.sink.number, self.decisive.work.latest):
+        runs = list(self.starts.runs(self.sink.number, self.decisive.work.latest))
+        for run in runs:
             self.sink.add("job.run", run)
-        return (*families, "messages") if self.decisive.close() else families
+        return (*families, "messages") if self.decisive.close([begin for begin, _, _ in runs]) else families
 
 
 class _Blocks:
