@@ -68,6 +68,29 @@ _PCI = b"""18:00.0 Infiniband controller: Mellanox Technologies MT2910 Family [C
 \tKernel driver in use: mlx5_core
 \tKernel modules: mlx5_core
 """
+_PACKED = b"""{"log":"host-0:47:48 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'\\n","stream":"stdout"}
+{"level":"error","message":"CUDA error: an illegal memory access was encountered\\nTraceback"}
+"""
+_OBJECTS = b"""apiVersion: v1
+items:
+- kind: Node
+  metadata: {name: gpu-1}
+  status:
+    allocatable: {nvidia.com/gpu: "7"}
+    capacity: {nvidia.com/gpu: "8"}
+    conditions: [{type: Ready, status: Unknown, message: Kubelet stopped posting node status.}]
+- kind: Pod
+  metadata: {name: train-0}
+  status: {phase: Failed, containerStatuses: [{state: {terminated: {exitCode: 137, reason: OOMKilled}}}]}
+kind: List
+"""
+_EVENT = {
+    "apiVersion": "v1",
+    "kind": "Event",
+    "type": "Warning",
+    "reason": "FailedMount",
+    "message": "exit status 32",
+}
 _DRIVERS = b"""link rdmap16s27/1 tx_bytes 9182736 tx_pkts 22418 rx_drops 41000 retrans_timeout_events 190000
 link rocep226s0/1
     rx_rdma_ucast_pkts 90000000
@@ -372,5 +395,5 @@ SAMPLES: dict[str, list[bytes]] = {
     "doctor-tables": [_TABLES],
     "doctor-modules": [_MODULES, json.dumps(_DIAGNOSTIC).encode()],
     "doctor-launchers": [_LAUNCHERS],
-    "doctor-messages": [_MESSAGES],
+    "doctor-messages": [_MESSAGES, _PACKED, _OBJECTS, json.dumps(_EVENT).encode()],
 }

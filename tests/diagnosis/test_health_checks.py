@@ -58,3 +58,51 @@ def test_a_check_that_could_not_run_tells_nothing_of_its_matter(tmp_path: Path) 
     file = tmp_path / "checks.log"
     file.write_text(SCRIPT + "ECC Test Failed: test crashed: No module named 'numpy'\n")
     assert diagnose([file], twin=False).findings[0].id == "check-dependency"
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        (NHC + "Check check_nv_gpu_count 8 returned 1", "no-gpu"),
+        (NHC + "check_nvlink_status: GPU 3 has inactive nvlink", "nvlink-inactive"),
+        (NHC + "check_hw_physmem_free:  Free RAM (1234 kB) less than minimum allowed", "host-memory"),
+        (NHC + "Script timed out.", "check-dependency"),
+        ("Found XID errors: 63", "gpu-memory"),
+        ("Found XID errors: 79", "gpu-lost"),
+        ("[[ PCIEBW ]] FAIL", "pci-narrow"),
+        ("CUDA_ERROR_CONTAINED: Invalid access of peer GPU memory over nvlink", "nvlink-error"),
+    ],
+)
+def test_words_of_other_checks_are_known(tmp_path: Path, line: str, cause: str) -> None:
+    file = tmp_path / "checks.log"
+    file.write_text(line + "\n")
+    assert diagnose([file], twin=False).findings[0].id == cause
+
+
+@pytest.mark.parametrize("passed", ["SUCCESS:  nhc:  Health check passed:  ", "[PASS] ", "PASSED: "])
+def test_what_a_check_that_passed_looked_for_is_not_there(tmp_path: Path, passed: str) -> None:
+    said = (
+        "check_gpu_count: Expected 8 and found 8", "check_ecc: no uncorrectable errors", "check_gpu_xid: no Xid 79",
+        "check_nvlink_status: no GPU has inactive links", "check_ib_link_flapping: no link flapped",
+    )  # fmt: skip
+    file = tmp_path / "checks.log"
+    file.write_text("".join(f"{passed}{one}\n" for one in said))
+    assert diagnose([file], twin=False).findings == ()
+    file.write_text("".join(f"FAILED: {one}\n" for one in said[:1]))
+    assert diagnose([file], twin=False).findings
+
+
+def test_gpus_that_fail_a_test_of_dcgm_stand_below_those_that_pass(tmp_path: Path) -> None:
+    rows = (
+        "+-----  Stress  ------------+------------------------------------------------+",
+        "| Targeted Power            | Pass - GPUs: 0, 2, 3                           |",
+        "|                           | Fail - GPU: 1                                  |",
+        "| Warning                   | GPU 1 Max power of 224.1 did not reach desire  |",
+        "|                           | d power minimum target_power_min_ratio of 224  |",
+        "|                           | .2 for GPU 1 Verify that the clock speeds are  |",
+    )
+    for count, cause in ((3, "gpu-power"), (6, "gpu-power")):  # without a word of its own, and with one
+        file = tmp_path / "diag.txt"
+        file.write_text("\n".join(rows[:count]) + "\n")
+        (first, *_) = diagnose([file], twin=False).findings
+        assert (first.id, first.object) == (cause, "GPU 1")

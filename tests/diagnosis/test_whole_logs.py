@@ -35,7 +35,7 @@ STEP = " iteration       {}/    1000 | elapsed time per iteration (ms): 2767.3 |
         ("[1.6] [n1:3 :0] ucp_context.c:2 UCX  WARN  frob", Severity.WARNING),
         ("/a/b.py:3: UserWarning: frob", Severity.WARNING),
         ("wandb: frob", Severity.NOTE),
-        ("wandb: ERROR frob", None),
+        ("wandb: ERROR frob", Severity.NOTE),
         ("ERROR 04-12 18:36:24 [core.py:7] frob", None),
         ("RuntimeError: a WARNING of frob", None),
         ("a:1:2 [0] NCCL WARN frob", None),
@@ -346,3 +346,20 @@ def test_a_launchers_prefix_is_taken_off_where_it_begins_late():
 
 def test_servers_that_are_not_ready_in_time_are_missing():
     assert shown("Timeout: Not all nodes are ready after 3600 seconds\n")[0] == "rank-missing"
+
+
+def test_what_a_program_warns_of_and_does_without_is_a_question():
+    warning = "WARNING 04-12 18:36:24 [a.py:6] ImportError: libfrob.so.13: cannot open shared object file\n"
+    assert {one.severity for one in answer(warning + "Results saved\n").findings} == {Severity.QUESTION}
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB.\n"
+    assert shown(warning + error)[0] == "out-of-memory"
+
+
+def test_the_cause_that_an_exception_names_in_its_second_line_ended_it():
+    said = "[rank0]: torch.distributed.DistBackendError: NCCL error, unhandled cuda error\n[rank0]: Last error:\n"
+    more = "".join(f"[rank1]: a line {n} of another rank\n" for n in range(50))
+    assert shown(said + "[rank0]: Failed to CUDA calloc async 4 bytes\n" + more)[0] == "out-of-memory"
+
+
+def test_an_error_of_a_tracker_ends_no_job():
+    assert shown("wandb: ERROR Error while calling API: context deadline exceeded\nwandb: Synced 6 files\n") == []

@@ -60,14 +60,25 @@ def _order(finding: Finding) -> tuple[int, float]:
 def _explains(cause: Finding, effect: Finding) -> bool:
     """Return true where `effect` follows from `cause` on hosts that they share."""
     follows = effect.cause.follows
-    named = cause.id in follows or _setting(cause) in follows or ("*" in follows and _ends_jobs(cause))
-    # what is not decided, or was outlived, explains nothing that is worse
-    milder = cause.severity < max(cause.cause.severity, Severity.WARNING)
-    if not named or (milder and effect.severity > cause.severity):
+    named = cause.id in follows or _setting(cause) in follows
+    if not (named or ("*" in follows and _ends_jobs(cause))):
+        return False
+    if effect.severity > cause.severity and not _is_decided(cause, named=named):
         return False
     if not cause.cause.slows and cause.confidence < effect.confidence - VAGUER:
         return False
     return effect.cause.at_other_end or not cause.hosts or not effect.hosts or bool(cause.hosts & effect.hosts)
+
+
+def _is_decided(cause: Finding, *, named: bool) -> bool:
+    """Return true for a cause that explains what is worse than it.
+
+    A question explains nothing that is decided. One that a job outlived, or that its program only warned of,
+    explains no failure in general, and those that are `named` as its effects where it is likely.
+    """
+    if cause.severity < Severity.WARNING:
+        return False
+    return cause.severity >= cause.cause.severity or (named and cause.confidence > LIKELY)
 
 
 def _setting(finding: Finding) -> str:

@@ -34,7 +34,10 @@ _ONE = re.compile(
     r")"
 )
 _SLURM = re.compile(r"\s{0,6}\d{1,6}:(?:\s|$)|\[\d{1,6}\](?:\s|$)")
-_RANKED = re.compile(r"\s{0,6}\d{1,6}: (?!\s*\d+:)")
+_LATER = (
+    re.compile(r"\s{0,6}\d{1,6}: (?!\s*\d+:)"),
+    re.compile(r"(?:localhost|\d{1,3}(?:\.\d{1,3}){3}|[\w.-]{2,80}(?=: \[(?:rank|default)\d)): "),
+)
 # ports of ibnetdiscover begin with a number in brackets, too, and a tab
 _RANK = re.compile(r"\[\d{1,6}\] |\d{1,6}: ")
 FEW_LINES = 3
@@ -42,7 +45,7 @@ IN_A_ROW = 12  # lines with ranks of few processes: a launcher has begun to put 
 FEWEST_QUOTED = 6  # lines with a prefix that stand together in a text whose others have none
 # no hosts: a driver's name, a level, an exception
 _NO_HOST = (
-    r"(?!NVRM:|nvidia[\w-]*:|(?i:error|warn(?:ing)?|info|debug|fatal|critical|traceback):|"
+    r"(?!NVRM:|nvidia[\w-]*:|(?i:error|warn(?:ing)?|info|debug|fatal|critical|traceback|success|pass(?:ed)?|fail(?:ed|ure)?|ok):|"
     r"[\w.]*(?:Error|Exception):)"
 )
 _HOST = re.compile(_NO_HOST + r"(?=[\w.-]*[A-Za-z.])[\w.-]{2,80}:(?:\s|$)")
@@ -71,7 +74,7 @@ class Prefixes:
         # of a launcher within another
         inside = [one for line in lines if (one := without_prefixes(_without(self.every, line)))]
         self.inner = next((one for one in (_SLURM, _SERVICE) if _nearly_all(one, inside)), None)
-        self._row: list[str] = []  # prefixes of ranks, of the last lines
+        self._row: list[str] = []  # prefixes of ranks or hosts, of the last lines
 
     def strip(self, text: str) -> str:
         """The line as the program printed it."""
@@ -83,14 +86,14 @@ class Prefixes:
 
     def _see(self, text: str) -> None:
         """Look for a launcher that a script starts behind lines of its own."""
-        rank = _RANKED.match(text)
-        if rank is None:
+        found = next((found for one in _LATER if (found := one.match(text)) is not None), None)
+        if found is None:
             self._row.clear()
             return
-        self._row.append(rank[0])
+        self._row.append(found[0])
         if len(self._row) >= IN_A_ROW:
             if len(set(self._row)) <= IN_A_ROW // 2:
-                self.every = _SLURM
+                self.every = found.re
             self._row.clear()
 
 

@@ -24,10 +24,10 @@ _SAID = re.compile(
     r"|(?:^|\[)(?P<glog>[IW])\d{3,4} \d\d:\d\d:\d\d|\[(?P<c10d>[IW]) \w+\.c(?:pp|c):\d+\]"
     r"|\[TRT-LLM\] \[(?P<trt>[IW])\]|(?:^|: )(?P<tensorflow>[IW]) (?:external/|tensorflow/|xla/)"
     r"|\bUCX +(?P<ucx>WARN|INFO|DIAG)\b|\(\):\d+<(?P<ofi>warn|info)>|\blevel=(?P<logfmt>info|warn(?:ing)?)\b"
-    r"|: \w*(?P<python>Warning): |^(?:\d{1,6}: )?(?P<wandb>wandb): (?!ERROR)"
+    r"|: \w*(?P<python>Warning): |^(?:\d{1,6}: )?(?P<wandb>wandb): "
 )
 _WORSE = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b(?=[:\]]| \d| \[| -| \|)")
-_AN_ERROR = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|\w(?:Error|Exception)\b|NCCL WARN|\berror: |^\W*E\d{4} ")
+_AN_ERROR = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|\w(?:Error|Exception)\b|NCCL WARN|\b[Ee]rror: |^\W*E\d{4} ")
 _WARNING = frozenset("WARNW")
 # how a program goes on in spite of what it warns of
 _GOES_ON = re.compile(
@@ -79,11 +79,16 @@ def level_of(line: str) -> Severity | None:
     found = _SAID.search(line[:_HEAD])
     if found is None:
         return None
-    if _WORSE.search(line, found.end(), _HEAD):
-        return None  # whoever passed it on calls all lines information
     kind = found.lastgroup or ""
+    if kind != "wandb" and _WORSE.search(line, found.end(), _HEAD):
+        return None  # whoever passed it on calls all lines information
     said = found[kind].upper()
     return Severity.WARNING if said[0] in _WARNING and kind != "wandb" else Severity.NOTE
+
+
+def is_an_error(line: str) -> bool:
+    """Return true for a line that is an error by its own words."""
+    return _AN_ERROR.search(line) is not None
 
 
 def goes_on(line: str) -> bool:
@@ -98,7 +103,7 @@ def is_survived(line: str) -> bool:
     """
     if _PASSED_OVER.search(line) is not None:
         return True
-    return goes_on(line) and (level_of(line) is not None or _AN_ERROR.search(line) is None)
+    return goes_on(line) and (level_of(line) is not None or not is_an_error(line))
 
 
 def is_of_a_shell(line: str) -> bool:

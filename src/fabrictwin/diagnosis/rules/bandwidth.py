@@ -14,6 +14,7 @@ from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.expectation.hardware import PART
 from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import found, reported
+from fabrictwin.diagnosis.mechanisms.table import mechanism_of
 
 LOW, VERY_LOW = 0.8, 0.6  # of what the twin predicts; below, a note and a finding
 LARGE = 64 << 20  # sizes below are ruled by latencies, which differ by host
@@ -223,7 +224,7 @@ def outcome(case: Case) -> Iterator[Finding]:
     if modules and in_check:
         about = cause("check-dependency")
         yield found(
-            replace(about, fix=about.fix.replace("{module}", modules[0].text)),
+            replace(about, fix=about.fix.replace("<module>", modules[0].text)),
             modules,
             f"No module named '{modules[0].text}'",
             "the check's modules installed",
@@ -259,6 +260,8 @@ def outcome(case: Case) -> Iterator[Finding]:
     ):
         # what a job worked after did not end it
         facts = [fact for fact in case.of(kind) if fact.place.line >= until.get(fact.place.file, 0)]
+        if kind == "check.failed":  # what the check itself says of its matter tells more
+            facts = [fact for fact in facts if mechanism_of(fact.place.text) is None]
         if facts:
             ask = "the output with NCCL_DEBUG=INFO of all ranks" if kind == "job.failed" else ""
             yield found(

@@ -10,7 +10,13 @@ from fabrictwin.diagnosis.causes import CAUSES
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import found
-from fabrictwin.diagnosis.readers.log_levels import goes_on, is_of_a_shell, is_survived, level_of
+from fabrictwin.diagnosis.readers.log_levels import (
+    goes_on,
+    is_an_error,
+    is_of_a_shell,
+    is_survived,
+    level_of,
+)
 
 LATER = 0.02  # less sure for each cause that stands before, as far as it goes
 MOST_LATER = 5
@@ -23,6 +29,11 @@ AREA = 0.51  # below, a mechanism tells whose program failed, and no more
 # by which a watchdog ends its process
 _ABORT = re.compile(r"\bAborted\b|SIGABRT|[Ss]ignal:? (?:6|15)\b|exit ?code\s*:?\s*(?:-6|134)\b")
 _UNKNOWN = {"fatal": 0.3, "error": 0.2, "warning": 0.1}
+# what programs try and do without: where one only warns of it and nothing ended, it did
+_CAUGHT = frozenset(
+    ("library-missing", "library-mismatch", "file-missing", "settings-rejected", "setting-invalid",
+     "program-error", "model-access", "name-resolution", "framework-bug")
+)  # fmt: skip
 _PROVIDER = re.compile(r"libibverbs: Warning: couldn.t load driver")
 ASK = "the whole output of that rank from a minute before this line; NCCL_DEBUG=INFO; dmesg of its host"
 
@@ -88,17 +99,21 @@ def _finding(name: str, facts: Sequence[Fact], errors: Sequence[Fact], *, place:
     slow = CAUSES[name].slows  # a way that is slower is what a program falls back to
     if not slow and all(is_survived(str(fact.parts[1])) for fact in live):
         live = []
-    telling = max(live or facts, key=_sure)  # of several as sure the first
+    telling = max(live or facts, key=_tells)  # of several as sure the first
     level, sure = level_of(str(telling.parts[1])), min(_sure(telling), 1.0 if live else SURVIVED)
     severity = Severity[str(telling.parts[4])] if telling.parts[4] else CAUSES[name].severity
     if level == Severity.WARNING:
-        if not ended:
-            severity = min(severity, Severity.WARNING)  # the program went on
+        if not ended:  # the program went on
+            caught = name in _CAUGHT and is_an_error(str(telling.parts[1]))
+            severity = min(severity, Severity.QUESTION if caught else Severity.WARNING)
+        elif errors:
+            severity = min(severity, Severity.WARNING)  # that is what ended it
         if _apart(telling, errors):
             sure, severity = sure - WARNED, min(severity, Severity.QUESTION)
     if not live:
         said = str(telling.parts[1])
-        mild = level is not None or _sure(telling) < LIKELY or (not slow and goes_on(said)) or is_of_a_shell(said)
+        mild = level is not None or _sure(telling) < LIKELY or is_of_a_shell(said)
+        mild = mild or (not slow and (goes_on(said) or not is_an_error(said)))
         severity = Severity.WARNING if severity == Severity.ERROR and not mild else Severity.NOTE
     return found(
         name,
@@ -168,6 +183,11 @@ def _survived(fact: Fact) -> bool:
     """Return true for a line that nobody knows and that is information, or after which the job went on."""
     said = str(fact.parts[1])
     return bool(fact.parts[3]) or is_survived(said) or level_of(said) == Severity.NOTE
+
+
+def _tells(fact: Fact) -> tuple[bool, float]:
+    """Return how much a line tells of its cause: an error more than a warning of the same."""
+    return _sure(fact) >= LIKELY and level_of(str(fact.parts[1])) is None, _sure(fact)
 
 
 def _sure(fact: Fact) -> float:

@@ -115,9 +115,12 @@ def sockets(case: Case) -> Iterator[Finding]:
     yield from _plugins(others)
     if not (socket or ways or missing):
         return
-    if case.nodes == 1 and not ways:
+    # an excerpt may not say how large the job is
+    sized = bool(case.of("nccl.start", "nccl.complete", "nccl.placed", "bench.gpu"))
+    if case.nodes == 1 and not ways and (sized or not missing):
         return
     alone = case.nodes < 2
+    least = Severity.WARNING if ways or sized else Severity.QUESTION
     # a job that ended in a connection did not end because sockets are slow
     ended = any(_CONNECTION.search(fact.text) for fact in case.of("nccl.warn"))
     # hosts of a cloud whose adapters are reached by a plugin alone
@@ -127,8 +130,8 @@ def sockets(case: Case) -> Iterator[Finding]:
         [*missing, *socket, *ways],
         "NET/IB : No device found" if missing else "Using network Socket",
         "Using network IB",
-        0.95 if not alone else 0.6,
-        severity=Severity.WARNING if alone or ended else Severity.ERROR,
+        0.95 if not alone else 0.6 if ways or sized else 0.5,
+        severity=least if alone or ended else Severity.ERROR,
         expected_from=TWIN if case.expected is not None else "",
         gain=_gain(case, "no-rdma-devices"),
     )

@@ -13,7 +13,10 @@ from fabrictwin.diagnosis.evidence import Place, Sink, Subject
 from fabrictwin.diagnosis.mechanisms.table import HARMLESS, mechanism_of
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
-OPENS = r"^\|\s*Diagnostic\s+\|\s*Result\s+\||^\|\s*(?:Overall Health|Health Monitor Report)\b"
+OPENS = (
+    r"^[|+]-----  (?:Metadata|Deployment|Integration|Hardware|Stress|Custom)  -+|"  # an excerpt
+    r"^\|\s*Diagnostic\s+\|\s*Result\s+\||^\|\s*(?:Overall Health|Health Monitor Report)\b"
+)
 OPENS_METRICS = r"^# (?:HELP|TYPE) DCGM_FI_|^DCGM_FI_\w+\{"
 # what a test that fails without a word of its own was of (DCGM's user guide, diagnostics)
 _TESTS = (
@@ -32,7 +35,8 @@ UNEXPLAINED = 0.7  # of a test that fails and does not say why
 _ROW = re.compile(r"\|(?P<name>[^|]*)\|(?P<value>.*)\|\s*$")
 _FRAME = re.compile(r"[+|][-=+ ]|\|[^|]*\|\s*$")
 _ITEM = re.compile(r"(?:GPU|CPU|Switch|Core)\s?\d+: \w+$")
-_GPU = re.compile(r"\bGPU(?: ID:)? ?(\d+)")
+_RESULT = re.compile(r"(?:Pass|Fail|Skip|Warn) - ")  # of some GPUs, below that of others
+_GPU = re.compile(r"\bGPUs?(?: ID)?:? ?(\d+)")
 
 
 class Dcgm(LineReader):
@@ -50,7 +54,7 @@ class Dcgm(LineReader):
             self._end()
             return bool(_FRAME.match(text))
         name, piece = row["name"].strip(), row["value"][1:-1]
-        if name or _ITEM.match(piece.strip()):
+        if name or _ITEM.match(piece.strip()) or _RESULT.match(piece):
             self._end()
             self._name, self._place, self._pieces = name or self._name, self.sink.here(), ()
         self._pieces += (piece,)
@@ -59,8 +63,13 @@ class Dcgm(LineReader):
     def _end(self) -> None:
         """Keep what the message says, where it says anything."""
         pieces, self._pieces = self._pieces, ()
-        # where a piece fills its column, a word may go on below
-        whole = ("".join(one if one[-1:].strip() else f"{one.rstrip()} " for one in pieces), " ".join(pieces))
+        # where a piece fills its column, or is as long as any, a word may go on below
+        longest = max((len(one.rstrip()) for one in pieces), default=0)
+        full = (one[-1:].strip() or len(one.rstrip()) == longest for one in pieces)
+        joined = "".join(
+            one.rstrip() + ("" if is_full else " ") for one, is_full in zip(pieces, full, strict=True)
+        )
+        whole = (joined, " ".join(pieces))
         said = [" ".join(one.split()) for one in whole if one.strip()]
         told = [*said, *(f"| {self._name} | {one}" for one in said)]
         text, mechanism = next(((one, found) for one in told if (found := mechanism_of(one))), ("", None))

@@ -105,7 +105,7 @@ _FAILURES = frozenset(
 _LINES = (
     ("check.average", re.compile(r"Avg bus bandwidth is ([\d.]+)")),
     ("check.no-module", re.compile(r"No module named '([\w.]+)'")),
-    ("check.failed", re.compile(r"(NCCL Test Failed.*|health ?check failed.*)", re.IGNORECASE)),
+    ("check.failed", re.compile(r"(NCCL Test Failed.*|health ?check failed(?!:? +\S*check).*)", re.IGNORECASE)),
     (
         "check.passed",
         re.compile(
