@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from io import BytesIO
 from typing import IO, TYPE_CHECKING
 
@@ -62,6 +63,18 @@ _WORDS = (
 _OF_PROGRESS = ("it/s", "s/it", "%|", "it [")
 
 
+@cache
+def _shapes() -> LineShapes:
+    """Return shapes of lines, which are the same in all files: what a word comes to is looked up once."""
+    return LineShapes((*pattern_sources(), *LEVELS, *MARKS))
+
+
+@cache
+def _beginnings() -> dict[str, Family | None]:
+    """Return shapes of lines that begin no format, or one whose reader takes any line, of all files."""
+    return {}
+
+
 class Router:
     """Gives each line to the reader that knows it."""
 
@@ -73,8 +86,7 @@ class Router:
         self.active: LineReader | None = None
         self.has_nccl = False
         self.may_begin = True  # the line at hand a format, as far as its texts tell
-        self._unknown: set[str] = set()  # shapes of lines that begin no format
-        self._weak: dict[str, Family] = {}  # shapes of lines that begin one whose reader takes any line
+        self._beginnings = _beginnings()
 
     def route(self, text: str) -> bool:
         """Give the line to the reader at hand, or to the one that it begins; true where a table has it."""
@@ -103,14 +115,14 @@ class Router:
         """The family whose beginning a line is; asked once for lines that differ in numbers and names alone."""
         if not self.may_begin:
             return None
-        shape = self.shapes.of(text)
-        if shape in self._unknown:
-            return None
-        family = self._weak.get(shape) or family_of(text)
-        if family is None and len(self._unknown) < MOST_SHAPES:
-            self._unknown.add(shape)
-        elif family is not None and family.name in WEAK and len(self._weak) < MOST_SHAPES:
-            self._weak[shape] = family
+        shape, known = self.shapes.of(text), self._beginnings
+        if shape in known:
+            return known[shape]
+        family = family_of(text)
+        if family is None or family.name in WEAK:
+            if len(known) >= MOST_SHAPES:
+                known.clear()
+            known[shape] = family
         return family
 
     @property
@@ -156,7 +168,7 @@ class FileLines:
     def __init__(self, head: Sequence[str], sink: Sink) -> None:
         """Take the file's beginning, by which its prefixes are told."""
         self.sink = sink
-        self.shapes = LineShapes((*pattern_sources(), *LEVELS, *MARKS))
+        self.shapes = _shapes()
         self._packed = json_lines.recognises("\n".join(head).encode("utf-8", "replace"))
         if self._packed:
             head = [json_lines.unpacked(one.encode("utf-8", "replace")).decode("utf-8", "replace") for one in head]
@@ -181,8 +193,6 @@ class FileLines:
 
     def _take(self, raw: bytes) -> Message | None:
         sink, router = self.sink, self.router
-        if is_request(raw):
-            return NOTHING
         if b" NCCL " in raw or raw.startswith(b"NCCL ") or b"NCCL version" in raw:
             text = raw.decode("utf-8", "replace")
             sink.text = text
@@ -193,6 +203,8 @@ class FileLines:
                 if broken is not None and isinstance(table, NcclTests):
                     table.half(broken[0])
                 return None
+        if is_request(raw):
+            return None
         text = raw.decode("utf-8", "replace").rstrip("\r\n")
         if "\r" in text and any(map(text.__contains__, _OF_PROGRESS)):
             text = text.rpartition("\r")[2]  # what a terminal shows in the end
