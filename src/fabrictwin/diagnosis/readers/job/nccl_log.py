@@ -34,7 +34,7 @@ _PLACED = re.compile(
 _COUNTS = re.compile(r"(\d+) coll channels, (?:(\d+) collnet channels, )?(\d+) nvls channels, (\d+) p2p channels")
 _DEVICE = re.compile(r"\[(\d+)\]([\w.+-]+):(\d+)/(IB|RoCE|\w+)")
 # plugins write it small and name a way: `GPU Direct RDMA (DMABUF) enabled for HCA 0 'mlx5_0`. Their "enabled" is
-# of the adapter alone: hosts whose GPU has no memory of its own have it too and go through host memory nevertheless
+# of the adapter alone: hosts whose GPU has no memory of its own have it too, and go through the host's
 _GDR_HCA = re.compile(r"GPU Direct RDMA (?:\(\w+\) )?(?:(Enabled)|[Dd]isabled) for HCA (\d+) '([^'\s]*)")
 _SPEED = re.compile(r"speed change detected: (\d+) -> (\d+) Mbps")
 _GDR_FAR = re.compile(
