@@ -231,6 +231,19 @@ size  17170432
 Profile: pg_lossless_100000_5m_profile
 xoff        18432
 """
+_GPU_TESTS = b"""nvbandwidth Version: v0.5
+Device 0: NVIDIA H100 80GB HBM3 (00000000:18:00)
+Running host_to_device_memcpy_ce.
+memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)
+           0         1
+ 0     55.34     N/A
+[CUDA Bandwidth Test] - Starting...
+ Host to Device Bandwidth, 1 Device(s)
+   32000000\t\t\t24.8
+Burning for 60 seconds.
+\r10.0%  proc'd: 22 (131 Gflop/s) - 22 (131 Gflop/s)   errors: 0 - -1  (DIED!)   temps: 44 C - --
+\tGPU 1: FAULTY
+"""
 _HOST = b"""[  12.345678] NVRM: Xid (PCI:0000:0f:00): 79, pid=1, GPU has fallen off the bus.
 6,3964,206764307,-;nvidia-nvswitch2: SXid (PCI:0000:86:00.0): 12028, Non-fatal, Link 61 egress
 kern  :warn  : 2026-01-21T04:41:44,285060+00:00 main[25]: segfault at 7f ip 00 sp 00 error 4 in libnccl.so.2[7f+d3]
@@ -378,7 +391,7 @@ SAMPLES: dict[str, list[bytes]] = {
     "doctor-fabric": [_FABRIC],
     "doctor-adapters": [_ADAPTERS, _DRIVERS, b'[{"ifindex":0,"ifname":"efa_0","port":1,"rx_drops":99999}]'],
     "doctor-ethernet": [_ETHERNET, json.dumps(_CONFIG).encode()],
-    "doctor-host": [_HOST, _PCI],
+    "doctor-host": [_HOST, _PCI, _GPU_TESTS],
     "doctor-tables": [_TABLES],
     "doctor-modules": [_MODULES, json.dumps(_DIAGNOSTIC).encode()],
     "doctor-launchers": [_LAUNCHERS],
