@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-import tarfile
 from collections.abc import Callable, Iterable, Iterator
-from io import BufferedReader, BytesIO
+from io import BytesIO
 from pathlib import Path
 from typing import IO
 
@@ -22,11 +21,13 @@ from fabrictwin.diagnosis.evidence import Evidence, Place, Sink
 from fabrictwin.diagnosis.readers import json_documents, json_lines
 from fabrictwin.diagnosis.readers.job import flight_recorder
 from fabrictwin.diagnosis.readers.line_router import FileLines
+from fabrictwin.diagnosis.readers.packed_files import unpacked
 
 HEAD_BYTES = 64 << 10
 MAX_WHOLE = 256 << 20  # of a file that is read whole: a dump, JSON
 _JSON = re.compile(rb"\s*(?:\{\s*[\"}]|\[\s*[\[{])")  # a line of mpirun or of a kernel begins with a bracket, too
 MOST_FILES = 100_000
+EMPTY = "is empty"
 
 
 def read_paths(paths: Iterable[str | Path], stage: Stage = silent) -> Evidence:
@@ -71,29 +72,17 @@ def _read_file(path: Path, evidence: Evidence, *, host: str, watch: Callable[[IO
     try:
         with open_bytes(path) as stream:
             watch(stream)
-            if name.endswith((".tar", ".tar.gz", ".tgz")):
-                _read_tar(stream, name, evidence)
-            else:
-                _read_stream(stream, Sink(evidence, name, host=host))
+            for inside in unpacked(stream, name, host):
+                if inside.stream is not None:
+                    _read_stream(inside.stream, Sink(evidence, inside.name, host=inside.host))
+                if inside.problem():
+                    if evidence.unread[-1:] == [(inside.name, EMPTY)]:
+                        evidence.unread.pop()
+                    evidence.unread.append((inside.name, inside.problem()))
     except FileNotFoundError:
         raise ConfigError("no such file", file=path) from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=path) from None
-
-
-def _read_tar(stream: IO[bytes], name: str, evidence: Evidence) -> None:
-    try:
-        with tarfile.open(fileobj=stream, mode="r|*") as archive:
-            for member in archive:
-                inside = archive.extractfile(member) if member.isfile() else None
-                if inside is None:
-                    continue
-                parts = [part for part in Path(member.name).parts if part not in (".", "..", "/")]
-                host = parts[-2] if len(parts) > 1 else ""
-                buffered = BufferedReader(inside)  # type: ignore[type-var]
-                _read_stream(buffered, Sink(evidence, f"{name}:{member.name[:200]}", host=host))
-    except (tarfile.TarError, EOFError, OSError) as error:
-        evidence.unread.append((name, f"is no tar archive, or is cut off: {error}"))
 
 
 def _read_stream(stream: IO[bytes], sink: Sink) -> None:
@@ -101,7 +90,7 @@ def _read_stream(stream: IO[bytes], sink: Sink) -> None:
     head = bytes(peek(HEAD_BYTES)[:HEAD_BYTES]) if peek is not None else b""
     evidence, name = sink.evidence, sink.file
     if not head:
-        evidence.unread.append((name, "is empty"))
+        evidence.unread.append((name, EMPTY))
         return
     packed = json_lines.recognises(head)
     whole = _JSON.match(head) or json_documents.OPENS_YAML.match(head)
