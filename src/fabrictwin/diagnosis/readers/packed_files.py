@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from io import BufferedReader, BytesIO, RawIOBase
 from pathlib import PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from fabrictwin.base.records import record
 
@@ -80,6 +80,33 @@ class _Expanded(RawIOBase):
             if self._budget.left <= 0:
                 self.problem = f"expands to more than {MOST_EXPANDED >> 30} GiB, of which the rest is left"
         return done
+
+
+class _Filled(RawIOBase):
+    """A pipe whose every reading waits until there is as much as was asked for."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        """Return true."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer; return how many bytes came."""
+        data = self._stream.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Close the pipe."""
+        self._stream.close()
+        super().close()
+
+
+def filled(stream: BinaryIO) -> BinaryIO:
+    """Return a pipe of which as much can be looked at ahead as of a file, however little is written at once."""
+    return BufferedReader(_Filled(stream), BUFFER)
 
 
 def unpacked(stream: IO[bytes], name: str, host: str = "") -> Iterator[Inside]:

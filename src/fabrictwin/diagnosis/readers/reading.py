@@ -9,29 +9,31 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, silent
-from fabrictwin.base.textfile import open_bytes, read_so_far
+from fabrictwin.base.textfile import STDIN, open_bytes, read_so_far
 from fabrictwin.diagnosis.evidence import Evidence, Place, Sink
 from fabrictwin.diagnosis.readers import json_documents, json_lines
 from fabrictwin.diagnosis.readers.job import flight_recorder
 from fabrictwin.diagnosis.readers.line_router import FileLines
-from fabrictwin.diagnosis.readers.packed_files import unpacked
+from fabrictwin.diagnosis.readers.packed_files import filled, unpacked
 
 HEAD_BYTES = 64 << 10
 MAX_WHOLE = 256 << 20  # of a file that is read whole: a dump, JSON
 _JSON = re.compile(rb"\s*(?:\{\s*[\"}]|\[\s*[\[{])")  # a line of mpirun or of a kernel begins with a bracket, too
 MOST_FILES = 100_000
 EMPTY = "is empty"
+STANDARD_INPUT = "-"
 
 
 def read_paths(paths: Iterable[str | Path], stage: Stage = silent) -> Evidence:
-    """Evidence of files, of all files below folders, of archives. Raises ConfigError where one is not there."""
+    """Evidence of files (`-` is the standard input), of all files below folders, of archives. Raises ConfigError where one is not there."""
     evidence = Evidence()
     found = [one for path in paths for one in _files(Path(path))]
     sizes = [os.path.getsize(path) if os.path.isfile(path) else 0 for path, _ in found]
@@ -68,9 +70,9 @@ def _files(path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _read_file(path: Path, evidence: Evidence, *, host: str, watch: Callable[[IO[bytes]], None]) -> None:
-    name = str(path)
+    name = STDIN if str(path) == STANDARD_INPUT else str(path)
     try:
-        with open_bytes(path) as stream:
+        with _opened(path) as stream:
             watch(stream)
             for inside in unpacked(stream, name, host):
                 if inside.stream is not None:
@@ -83,6 +85,14 @@ def _read_file(path: Path, evidence: Evidence, *, host: str, watch: Callable[[IO
         raise ConfigError("no such file", file=path) from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=path) from None
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Return a file, or the standard input, so that its beginning can be looked at."""
+    if str(path) == STANDARD_INPUT:
+        return filled(os.fdopen(os.dup(sys.stdin.fileno()), "rb"))
+    stream = open_bytes(path)
+    return stream if os.path.isfile(path) else filled(stream)
 
 
 def _read_stream(stream: IO[bytes], sink: Sink) -> None:
