@@ -5,8 +5,10 @@
 `nccl` is the twin's own log of nccl-tests on two hosts with a fault, its lines repeated as a long job's are (the
 same ranks, other numbers), below the prefixes of mpirun. The others are made of templates, their numbers and names
 drawn from a seed: `names`, syslog of as many hosts as lines; `dmesg`, a kernel's log of flapping links and PCIe
-errors; `vllm`, a server's log; `torchrun`, a training job's; `prose`, running text in which words of trouble stand
-by chance. Timings are of this machine and its load, which is printed.
+errors; `vllm`, a server's log; `pods`, the same below another name of a pod in each line; `torchrun`, a training
+job's; `prose`, running text in which words of trouble stand by chance; `json`, one object a line; `ranks`, lines
+of NCCL of 2,048 ranks in any order; `line`, one line without an end; `files`, 20,000 files in a folder. Timings
+are of this machine and its load, which is printed.
 """
 
 from __future__ import annotations
@@ -116,8 +118,19 @@ TEMPLATES = {
         "0x7f{u:x} count {u} datatype 9 op 0 root 0 comm 0x55{h:08x} [nranks=64] stream 0x55{m:08x}",
         "[rank{h}]: wrote shard {n} of {name} to /data/{other}/iter_{n:07}/mp_rank_{h:02}",
     ),
+    "json": (
+        '{{"timestamp":"2026-01-05T17:{m:02}:{s:02}.{u:06}Z","level":"info","host":"{name}","logger":"trainer",'
+        '"message":"step {n} loss 2.{u} grad_norm 0.{m}","rank":{n},"pod":"train-{other}"}}',
+        '{{"timestamp":"2026-01-05T17:{m:02}:{s:02}.{u:06}Z","level":"warning","host":"{name}","logger":"data",'
+        '"message":"shard {other} took {n} ms: retrying after timeout","rank":{n},"pod":"train-{other}"}}',
+        '{{"log":"INFO 01-05 17:{m:02}:{s:02} [loggers.py:123] Engine 00{h}: {n}.{m} tokens/s\\n",'
+        '"stream":"stderr","kubernetes":{{"pod_name":"vllm-{name}","node":"{other}"}}}}',
+    ),
     "prose": ("{words} {words} {words}", "> {words}, {words}: {words}.", "{words} ({name}) {words}"),
 }
+TEMPLATES["pods"] = tuple(
+    "2026-01-05T17:{m:02}:{s:02}.{u:06}Z stderr F vllm-{name}-{other} " + one for one in TEMPLATES["vllm"]
+)
 ORDINARY = (
     "the a of and to in that it was for with as his on be at by had not from which no but have could they you"
 )
@@ -146,8 +159,36 @@ def drawn(kind: str) -> Iterator[str]:
             )
 
 
+def ranks() -> Iterator[str]:
+    """Lines of NCCL of 2,048 ranks on 256 hosts, in any order."""
+    draw = random.Random(7)
+    said = (
+        "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.{h}.{l}.1<0>",
+        "comm 0x{r:x} rank {r} nRanks 2048 nNodes 256 localRanks 8 localRank {l} MNNVL 0",
+        "Channel {c:02}/0 : {r}[{l}] -> {p}[{l}] [send] via NET/IB/{l}/GDRDMA",
+        "Channel {c:02}/0 : {r}[{l}] -> {q}[{l}] via P2P/CUMEM",
+        "AllReduce: opCount {n:x} sendbuff 0x7f{n:x} recvbuff 0x7f{n:x} count {n} datatype 9 op 0 root 0 comm 0x5",
+        "ncclCommInitRank comm 0x5 rank {r} nranks 2048 cudaDev {l} busId {l}b000 commId 0x5 - Init COMPLETE",
+    )
+    while True:
+        rank = draw.randrange(2048)
+        host, local = divmod(rank, 8)
+        words = draw.choice(said).format(
+            r=rank, h=host, l=local, c=draw.randrange(32), p=(rank + 8) % 2048, q=host * 8 + (local + 1) % 8,
+            n=draw.randrange(1 << 30),
+        )  # fmt: skip
+        yield f"node-{host:03}:{4000 + local}:{4100 + local} [{local}] NCCL INFO {words}\n"
+
+
+def line() -> Iterator[str]:
+    """One line without an end: objects behind each other."""
+    return (one.replace("\n", " ") for one in drawn("json"))
+
+
 KINDS: dict[str, Callable[[], Iterator[str]]] = {
     "nccl": nccl,
+    "ranks": ranks,
+    "line": line,
     **{kind: partial(drawn, kind) for kind in TEMPLATES},
 }
 
@@ -160,6 +201,9 @@ def main() -> int:
     parser.add_argument("--kinds", default="nccl")
     arguments = parser.parse_args()
     for kind in arguments.kinds.split(","):
+        if kind == "files":
+            many_files(arguments.folder, arguments.megabytes)
+            continue
         path = arguments.folder / f"doctor-large-{os.getpid()}.log"
         try:
             with path.open("w", encoding="utf-8") as stream:
@@ -170,6 +214,25 @@ def main() -> int:
         finally:
             path.unlink(missing_ok=True)
     return 0
+
+
+FILES = 20_000
+
+
+def many_files(folder: Path, megabytes: int) -> None:
+    """Diagnose a folder of files that are of the other kinds by turns, `megabytes` in all."""
+    kinds = [KINDS["ranks"](), *(drawn(kind) for kind in ("vllm", "dmesg", "torchrun", "json"))]
+    with tempfile.TemporaryDirectory(dir=folder) as inside:
+        whole = 0
+        for number in range(FILES):
+            path = Path(inside) / f"host-{number % 500}" / f"{number}.log"
+            path.parent.mkdir(exist_ok=True)
+            lines, size = kinds[number % len(kinds)], 0
+            with path.open("w", encoding="utf-8") as stream:
+                while size < megabytes * MEGABYTE / FILES:
+                    size += stream.write(next(lines))
+            whole += size
+        measure("files", Path(inside), whole)
 
 
 def measure(kind: str, path: Path, size: int) -> None:

@@ -68,6 +68,29 @@ _PCI = b"""18:00.0 Infiniband controller: Mellanox Technologies MT2910 Family [C
 \tKernel driver in use: mlx5_core
 \tKernel modules: mlx5_core
 """
+_PACKED = b"""{"log":"host-0:47:48 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'\\n","stream":"stdout"}
+{"level":"error","message":"CUDA error: an illegal memory access was encountered\\nTraceback"}
+"""
+_OBJECTS = b"""apiVersion: v1
+items:
+- kind: Node
+  metadata: {name: gpu-1}
+  status:
+    allocatable: {nvidia.com/gpu: "7"}
+    capacity: {nvidia.com/gpu: "8"}
+    conditions: [{type: Ready, status: Unknown, message: Kubelet stopped posting node status.}]
+- kind: Pod
+  metadata: {name: train-0}
+  status: {phase: Failed, containerStatuses: [{state: {terminated: {exitCode: 137, reason: OOMKilled}}}]}
+kind: List
+"""
+_EVENT = {
+    "apiVersion": "v1",
+    "kind": "Event",
+    "type": "Warning",
+    "reason": "FailedMount",
+    "message": "exit status 32",
+}
 _DRIVERS = b"""link rdmap16s27/1 tx_bytes 9182736 tx_pkts 22418 rx_drops 41000 retrans_timeout_events 190000
 link rocep226s0/1
     rx_rdma_ucast_pkts 90000000
@@ -207,6 +230,19 @@ Pool: ingress_lossless_pool
 size  17170432
 Profile: pg_lossless_100000_5m_profile
 xoff        18432
+"""
+_GPU_TESTS = b"""nvbandwidth Version: v0.5
+Device 0: NVIDIA H100 80GB HBM3 (00000000:18:00)
+Running host_to_device_memcpy_ce.
+memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)
+           0         1
+ 0     55.34     N/A
+[CUDA Bandwidth Test] - Starting...
+ Host to Device Bandwidth, 1 Device(s)
+   32000000\t\t\t24.8
+Burning for 60 seconds.
+\r10.0%  proc'd: 22 (131 Gflop/s) - 22 (131 Gflop/s)   errors: 0 - -1  (DIED!)   temps: 44 C - --
+\tGPU 1: FAULTY
 """
 _HOST = b"""[  12.345678] NVRM: Xid (PCI:0000:0f:00): 79, pid=1, GPU has fallen off the bus.
 6,3964,206764307,-;nvidia-nvswitch2: SXid (PCI:0000:86:00.0): 12028, Non-fatal, Link 61 egress
@@ -355,9 +391,9 @@ SAMPLES: dict[str, list[bytes]] = {
     "doctor-fabric": [_FABRIC],
     "doctor-adapters": [_ADAPTERS, _DRIVERS, b'[{"ifindex":0,"ifname":"efa_0","port":1,"rx_drops":99999}]'],
     "doctor-ethernet": [_ETHERNET, json.dumps(_CONFIG).encode()],
-    "doctor-host": [_HOST, _PCI],
+    "doctor-host": [_HOST, _PCI, _GPU_TESTS],
     "doctor-tables": [_TABLES],
     "doctor-modules": [_MODULES, json.dumps(_DIAGNOSTIC).encode()],
     "doctor-launchers": [_LAUNCHERS],
-    "doctor-messages": [_MESSAGES],
+    "doctor-messages": [_MESSAGES, _PACKED, _OBJECTS, json.dumps(_EVENT).encode()],
 }

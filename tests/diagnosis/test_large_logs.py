@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.cluster_prints import coloured, prefixed
 
 from fabrictwin.diagnosis.evidence import Evidence
-from fabrictwin.diagnosis.readers import line_router
+from fabrictwin.diagnosis.readers import decisive_lines, line_router
 from fabrictwin.diagnosis.readers.line_blocks import Block, automaton, blocks, texts_of
 from fabrictwin.diagnosis.readers.line_shapes import LineShapes
 from fabrictwin.diagnosis.readers.reading import read_paths
@@ -127,3 +127,30 @@ def test_a_message_is_one_whatever_time_it_has():
     first, second, other, a, b = scanned(lines, ["port"], ["\n"]).messages
     assert first == second != other
     assert a != b
+
+
+def test_a_message_is_counted_and_asked_whom_it_is_about_when_no_others_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(decisive_lines, "MOST_KEPT", 50)
+    monkeypatch.setattr(decisive_lines, "MOST_LOOKED", 150)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    others = [f"{letters[n % 26]} invalid {' '.join(letters[n // 26])} error {n % 7 * 'x '}" for n in range(400)]
+    about = [f"host-{n}:10:11 [0] trainer.cc:1 failed to open the file of shard {n}" for n in range(6)]
+    path = tmp_path / "job.log"
+    path.write_text("\n".join([about[0], *others[:300], *about[1:], *others[300:], *about]) + "\n")
+    alone = facts(path)
+    monkeypatch.setattr(line_router, "LARGE", 1)
+    assert facts(path) == alone
+    hosts = [f"host-{n}" for n in range(6)]
+    kept = [one for one in alone["line.known"] if "shard" in str(one[1])]
+    assert [str(subject) for subject, *_ in kept] == hosts  # type: ignore[misc]
+
+
+def test_a_cause_behind_more_unknown_errors_than_are_kept_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(decisive_lines, "MOST_KEPT", 50)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    others = [f"error {letters[n % 26]} invalid {' '.join(letters[n // 26])}" for n in range(300)]
+    path = tmp_path / "job.log"
+    path.write_text("\n".join([*others, "[rank3]: OSError: [Errno 122] Disk quota exceeded: '/data'"]) + "\n")
+    monkeypatch.setattr(line_router, "LARGE", 1)
+    known = facts(path)["line.known"]
+    assert [one[1][0] for one in known] == ["disk-full"]  # type: ignore[index]

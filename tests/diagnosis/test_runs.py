@@ -61,3 +61,12 @@ def test_runs_of_nccl_tests_work_by_their_rows():
         + "n1: Test CUDA failure common.cu:9 'out of memory'\n"
     ).notes
     assert [note.rpartition(": ")[2] for note in notes] == ["worked", "out-of-memory"]
+
+
+def test_a_cause_that_ended_two_runs_is_told_of_both():
+    text = LAUNCH + FULL + LAUNCH + MEMORY + LAUNCH + FULL
+    assert {one.id: one.object.rpartition("run")[2] for one in answer(text).roots[:2]} == {
+        "disk-full": "s 1, 3 of 3",
+        "out-of-memory": " 2 of 3",
+    }
+    assert [note.rpartition(": ")[2] for note in answer(text).notes] == ["disk-full", "out-of-memory", "disk-full"]

@@ -80,6 +80,7 @@ def spreads(group: float, job: float = 0.02) -> Spreads:
     return lambda _: dict.fromkeys((STEP.known, STEP.without_hardware, STEP.without_software), one)
 
 
+@pytest.mark.second
 def test_one_row_of_a_group_calibrates_the_others():
     series = held("series", OnlyNemo())
     found = with_one_row(series, OnlyNemo(), spreads(0.1))

@@ -161,9 +161,21 @@ calls = st.lists(
 )
 
 
-@pytest.mark.parametrize("technology", ["infiniband", "ethernet"])
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(calls=calls)
-def test_calls_do_the_same_where_nobody_looks_at_plain_writes(technology, calls):
+def assert_alike(technology, calls):
     every, plain = (Program(patient, technology).play(calls) for patient in (False, True))
     assert plain == every
+
+
+@pytest.mark.parametrize("technology", ["infiniband", "ethernet"])
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(calls=calls)
+def test_calls_do_the_same_where_nobody_looks_at_plain_writes(technology, calls):
+    assert_alike(technology, calls)
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("technology", ["infiniband", "ethernet"])
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(calls=calls)
+def test_many_more_calls_do_the_same(technology, calls):
+    assert_alike(technology, calls)

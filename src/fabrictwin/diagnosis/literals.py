@@ -203,10 +203,17 @@ class Pattern:
     def _too(self) -> tuple[Texts, ...]:
         return _needed_too(self.pattern, self.needs)
 
-    def found(self, text: str, lower: str) -> bool:
-        """Return true for a text of ASCII letters, also given in lower case, that it matches."""
+    def found(self, text: str, lower: str, held: dict[Texts, bool] | None = None) -> bool:
+        """Return true for a text of ASCII letters, also given in lower case, that it matches.
+
+        `held` remembers which sets of texts it holds one of: many patterns need the same.
+        """
+        held = {} if held is None else held
         for texts in self._too:
-            if not any(map(lower.__contains__, texts)):
+            holds = held.get(texts)
+            if holds is None:
+                holds = held[texts] = any(map(lower.__contains__, texts))
+            if not holds:
                 return False
         return self.compiled.search(text) is not None
 
@@ -259,7 +266,8 @@ class LiteralIndex:
             for needs, numbers in self._parts[part]:
                 if needs in lower:
                     needed.update(numbers)
-        yield from (number for number in sorted(needed) if self.patterns[number].found(text, lower))
+        held: dict[Texts, bool] = {}
+        yield from (number for number in sorted(needed) if self.patterns[number].found(text, lower, held))
 
 
 def _thirds(text: str) -> set[tuple[str, str, str]]:

@@ -6,7 +6,7 @@ the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from fabrictwin.base.records import record
@@ -59,28 +59,32 @@ def _any(lines: Iterable[int], begin: int, end: int) -> bool:
 
 
 def with_runs(findings: Iterable[Finding], runs: dict[str, tuple[Run, ...]]) -> list[Finding]:
-    """Return findings that say which run of their file they are about."""
-    placed = _placed(findings, runs)
-    return [one if run is None else replace(one, object=_of_run(one.object, run)) for one, run in placed]
+    """Return findings that say which runs of their file they are about."""
+    return [
+        replace(one, object=_of_runs(one.object, held)) if (held := _held(one, runs)) else one for one in findings
+    ]
 
 
-def _of_run(name: str, run: Run) -> str:
-    return f"{name}, run {run.number} of {run.of}" if name else f"run {run.number} of {run.of}"
+def _of_runs(name: str, held: Sequence[Run]) -> str:
+    numbers = ", ".join(str(run.number) for run in held)
+    about = f"run{'s' if len(held) > 1 else ''} {numbers} of {held[0].of}"
+    return f"{name}, {about}" if name else about
 
 
-def _placed(findings: Iterable[Finding], runs: dict[str, tuple[Run, ...]]) -> Iterator[tuple[Finding, Run | None]]:
-    """Yield findings with the run of all their evidence; what slows is told by several runs."""
-    for one in findings:
-        known = runs.get(one.evidence[0].file, ()) if one.evidence and not one.cause.slows else ()
-        yield one, next((run for run in known if all(map(run.holds, one.evidence))), None)
+def _held(finding: Finding, runs: dict[str, tuple[Run, ...]]) -> list[Run]:
+    """Return the runs that hold evidence of a finding; none where not all of it, or where it only slows."""
+    known = runs.get(finding.evidence[0].file, ()) if finding.evidence and not finding.cause.slows else ()
+    if not all(any(run.holds(place) for run in known) for place in finding.evidence):
+        return []
+    return [run for run in known if any(map(run.holds, finding.evidence))]
 
 
 def run_notes(findings: Sequence[Finding], runs: dict[str, tuple[Run, ...]]) -> list[str]:
     """Return a note on each run of files with several: what ended it, or that it worked."""
     roots = [one for one in findings if one.severity > Severity.QUESTION and not one.instead_of]
     ended: dict[int, str] = {}
-    for one, run in _placed(roots, runs):
-        if run is not None:
+    for one in roots:
+        for run in _held(one, runs):
             ended.setdefault(id(run), one.id)
     notes = []
     for file, known in runs.items():

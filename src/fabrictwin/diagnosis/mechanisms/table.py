@@ -18,7 +18,7 @@ from fabrictwin.base.records import record
 from fabrictwin.base.yamlfile import read_bundled
 from fabrictwin.diagnosis.causes import CAUSES
 from fabrictwin.diagnosis.finding import Severity
-from fabrictwin.diagnosis.literals import LiteralIndex, Pattern, alternatives
+from fabrictwin.diagnosis.literals import LiteralIndex, Pattern, alternatives, fewest
 from fabrictwin.diagnosis.readers.log_levels import level_of
 
 FILES = (
@@ -156,9 +156,18 @@ def scopes() -> tuple[tuple[Pattern, frozenset[str]], ...]:
     return tuple((Pattern(row["head"]), frozenset(row["causes"])) for row in rows)
 
 
+@cache
+def _scope_texts() -> tuple[str, ...]:
+    """Return texts of which a line with such a beginning holds one; an empty one where some need none."""
+    needs = [head.needs for head, _ in scopes()]
+    return fewest(frozenset().union(*needs)) if all(needs) else ("",)
+
+
 def _scope(line: str) -> frozenset[str]:
     """Return the causes that who says a line can tell of; none where it can be any."""
     lower = line.lower()
+    if not any(map(lower.__contains__, _scope_texts())):
+        return frozenset()
     for head, causes in scopes():
         if any(text in lower for text in head.needs) and head.compiled.search(line):
             return causes

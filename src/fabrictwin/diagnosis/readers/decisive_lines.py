@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fabrictwin.diagnosis.evidence import Place, Sink, Subject
@@ -100,8 +101,15 @@ _HARD = re.compile(
     r"\bkernel BUG at|\bBUG: unable to handle|\bOops: |\bInternal error: |\bgeneral protection fault, probably|"
     r"\bUnhandled fault: "
 )
+# texts of which a line holds one where it matches, or begins with an E
+_HARD_TEXTS = (
+    "Traceback (", "ERROR", "[E", "error: ", "slurmstepd", "srun: ", "ssertion ", "kernel BUG", "BUG: unable",
+    "Oops: ", "Internal error: ", "general protection", "Unhandled fault",
+)  # fmt: skip
 UNMISTAKABLE = 0.92  # from so sure on a mechanism tells of trouble by itself, without a word of it
-MOST_SHAPES, MOST_KEPT = 50_000, 4_000
+MOST_SHAPES, MOST_KEPT = 50_000, 4_000  # kept of each: of causes that are known, and of those that are not
+MOST_LOOKED = 40_000  # lines of new shapes, each of which costs a third of a millisecond
+LONGEST_LOOKED = 4_000  # of a line; more is data
 # of lines of one shape: how many are asked whom they are about, and how many answers are kept
 MOST_COMPARED, MOST_SUBJECTS = 1_000, 16
 # where a kernel's log is whole, most of what fails there at start is of no device that a job communicates by
@@ -113,6 +121,12 @@ _OF_A_JOB = re.compile(
 
 # patterns that decide how bad a line is which no mechanism knows
 LEVELS = tuple(one.pattern for one in (_FATAL, _ERROR, _WARN, _OF_A_JOB))
+
+
+def is_request(raw: bytes) -> bool:
+    """Return true for a line that quotes what a user asked a server: vLLM's and SGLang's logs of requests."""
+    asked = b" prompt: " in raw and (b"Received request " in raw or b" details: " in raw)
+    return asked or b"obj=GenerateReqInput(" in raw
 
 
 def has_trouble(lower: bytes) -> bool:
@@ -168,11 +182,12 @@ class DecisiveLines:
         self._ignored: list[int] = []  # lines of errors that Python ignored and that are still to be named
         self._messages: dict[str, Message] = {}
         self._kept: dict[tuple[str, tuple[str | float, ...], Subject], _Kept] = {}
+        self._unknown = self._looked = 0  # of these without a cause; lines of new shapes
 
     @property
     def is_full(self) -> bool:
         """Return true where no further message is kept."""
-        return len(self._kept) >= MOST_KEPT
+        return len(self._kept) - self._unknown >= MOST_KEPT or self._looked >= MOST_LOOKED
 
     def line(self, raw: bytes, text: str, *, kernel: bool) -> Message:
         """Take a line, and return the message that it is one of; `kernel` where it is of a kernel's log."""
@@ -235,7 +250,8 @@ class DecisiveLines:
             self._look(text, raw, kernel=kernel)
 
     def _look(self, text: str, raw: bytes, *, kernel: bool) -> _Kept | None:
-        bare = text.strip()
+        self._looked += 1
+        bare, raw = text[:LONGEST_LOOKED].strip(), raw[:LONGEST_LOOKED]
         guesses = _GUESSES.search(bare)
         if guesses is not None:
             bare = bare[: guesses.start()].rstrip()
@@ -266,7 +282,7 @@ class DecisiveLines:
         else:
             if code or not is_trouble or (kernel and not _OF_A_JOB.search(bare)):
                 return None
-            level = _level(bare)
+            level = "" if self._unknown >= MOST_KEPT else _level(bare)
             if not level:
                 return None
             kind, value = "line.unknown", (level, words, stamp)
@@ -276,6 +292,7 @@ class DecisiveLines:
             kept.count += 1
             kept.last = self.sink.number
             return kept
+        self._unknown += kind == "line.unknown"
         # an exception's message goes on behind its first line
         goes_on = self._fatal > 0 and self.sink.number - self._fatal <= NEXT
         kept = self._kept[kind, value, about] = _Kept(self.sink.here(), about, self.sink.number, hard or goes_on)
@@ -291,8 +308,8 @@ class DecisiveLines:
             row = _without_head(text).strip()[:120]
             self._row = "-" if row.startswith(("raise ", "return ")) else row  # what it would have said
 
-    def close(self) -> bool:
-        """Hand over what was kept; true where there is something."""
+    def close(self, begins: Sequence[int] = ()) -> bool:
+        """Hand over what was kept; true where there is something. `begins` are the first lines of runs."""
         until = self.work.until
         if until:
             self.sink.add("job.worked", until)
@@ -304,12 +321,16 @@ class DecisiveLines:
                 or (is_of_a_shell(kept.place.text) and self._went_on_after(kept.last))
             )
             self.sink.add(kind, (*value, float(past)), kept.about, place=kept.place, count=kept.count)
+            if bisect_right(begins, kept.place.line) != bisect_right(begins, kept.last):
+                again = Place(kept.place.file, kept.last, kept.place.text)  # in another run
+                self.sink.add(kind, (*value, float(past), "again"), kept.about, place=again)
         return bool(self._kept)
 
 
 def _is_hard(text: str) -> bool:
     """Return true for a line that is an error by its own words: an exception, a fatal one, a launcher's."""
-    return bool(_FATAL.search(text) or _HARD.search(text))
+    may_be = text.startswith("E") or any(map(text.__contains__, _HARD_TEXTS))
+    return bool(_FATAL.search(text) or (may_be and _HARD.search(text)))
 
 
 def _behind_head(text: str) -> int:

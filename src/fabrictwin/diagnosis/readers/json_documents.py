@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import yaml
+
 from fabrictwin.diagnosis.evidence import Sink
 from fabrictwin.diagnosis.readers.fabric import ethernet, sonic
-from fabrictwin.diagnosis.readers.host import dcgm, interfaces
+from fabrictwin.diagnosis.readers.host import dcgm, interfaces, kubernetes_objects
 from fabrictwin.diagnosis.readers.job import perftest, ras
 
 DEEPEST, MOST_NODES = 12, 200_000
 # of `rdma resource`: queue pairs and what else has states that are none of ports
 _RESOURCES = frozenset(("lqpn", "cqn", "mrn", "pdn", "ctxn", "srqn", "mode"))
+# objects of Kubernetes' API, whose first key the version is
+OPENS_YAML = re.compile(rb"(?:---\s*\n)?apiVersion: [\w./-]+\s*\n")
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# what json's and PyYAML's constructors raise for values that are none: `int` of an empty text, dates that are not
+_UNREADABLE = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
+MOST_DOCUMENTS, LARGEST_YAML = 1_000, 32 << 20
 MOST_COUNTERS = 500  # of a device
 
 
@@ -55,15 +64,25 @@ def _as_rdma_prints(device: Mapping[str, Any]) -> str:
     return f"link {str(device['ifname'])[:40]}/{device['port']} {' '.join(words)}"
 
 
-def sysfs_lines(data: bytes) -> list[str]:
-    """Lines `path:value` of a document that holds files of sysfs by their paths; empty where it holds none."""
+def printed_lines(data: bytes) -> list[str]:
+    """Lines that tools would print of a document: files of sysfs by their paths, objects of Kubernetes.
+
+    Of JSON, or of YAML as kubectl writes it. Empty where the document is none of these.
+    """
+    parsed = _parsed(data)
+    if isinstance(parsed, Mapping) and any(re.match(r"/sys/\w+/", str(key)) for key in list(parsed)[:9]):
+        return [f"{path}:{str(value).strip()[:200]}" for path, value in list(parsed.items())[:MOST_NODES]]
+    return kubernetes_objects.lines_of(parsed)
+
+
+def _parsed(data: bytes) -> Any:
     try:
-        parsed = json.loads(data)
-    except (ValueError, RecursionError):
-        return []
-    if not isinstance(parsed, Mapping) or not any(re.match(r"/sys/\w+/", str(key)) for key in list(parsed)[:9]):
-        return []
-    return [f"{path}:{str(value).strip()[:200]}" for path, value in list(parsed.items())[:MOST_NODES]]
+        if not OPENS_YAML.match(data) or len(data) > LARGEST_YAML:
+            return json.loads(data)
+        text = data.decode("utf-8", "replace")
+        return list(itertools.islice(yaml.load_all(text, Loader=LOADER), MOST_DOCUMENTS))
+    except (*_UNREADABLE, yaml.YAMLError):
+        return None
 
 
 def _objects(parsed: Any) -> Iterator[Mapping[str, Any]]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
+from io import BytesIO
 from typing import IO, TYPE_CHECKING
 
 from fabrictwin.diagnosis.evidence import Fact, Sink
 from fabrictwin.diagnosis.literals import alternatives, needed
-from fabrictwin.diagnosis.readers.decisive_lines import LEVELS, NOTHING, DecisiveLines, Message
+from fabrictwin.diagnosis.readers import json_lines
+from fabrictwin.diagnosis.readers.decisive_lines import LEVELS, NOTHING, DecisiveLines, Message, is_request
 from fabrictwin.diagnosis.readers.host.kernel_log import MARKS, KernelLog
 from fabrictwin.diagnosis.readers.job.benchmarks import ROW_BEGINS, NcclTests
 from fabrictwin.diagnosis.readers.job.launchers import Launchers
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from fabrictwin.diagnosis.readers.line_blocks import Block
 
 LONGEST_LINE = 64 << 10
+LONGEST_SAMPLE = 4 << 10
 MOST_SHAPES = 50_000
 MOST_QUIET = 200_000  # keys of lines that are remembered
 LARGE = 4 << 20  # bytes of a file after which lines are told apart block by block
@@ -59,6 +63,18 @@ _WORDS = (
 _OF_PROGRESS = ("it/s", "s/it", "%|", "it [")
 
 
+@cache
+def _shapes() -> LineShapes:
+    """Return shapes of lines, which are the same in all files: what a word comes to is looked up once."""
+    return LineShapes((*pattern_sources(), *LEVELS, *MARKS))
+
+
+@cache
+def _beginnings() -> dict[str, Family | None]:
+    """Return shapes of lines that begin no format, or one whose reader takes any line, of all files."""
+    return {}
+
+
 class Router:
     """Gives each line to the reader that knows it."""
 
@@ -69,8 +85,8 @@ class Router:
         self.known: dict[str, LineReader] = {}
         self.active: LineReader | None = None
         self.has_nccl = False
-        self._unknown: set[str] = set()  # shapes of lines that begin no format
-        self._weak: dict[str, Family] = {}  # shapes of lines that begin one whose reader takes any line
+        self.may_begin = True  # the line at hand a format, as far as its texts tell
+        self._beginnings = _beginnings()
 
     def route(self, text: str) -> bool:
         """Give the line to the reader at hand, or to the one that it begins; true where a table has it."""
@@ -97,14 +113,16 @@ class Router:
 
     def _family(self, text: str) -> Family | None:
         """The family whose beginning a line is; asked once for lines that differ in numbers and names alone."""
-        shape = self.shapes.of(text)
-        if shape in self._unknown:
+        if not self.may_begin:
             return None
-        family = self._weak.get(shape) or family_of(text)
-        if family is None and len(self._unknown) < MOST_SHAPES:
-            self._unknown.add(shape)
-        elif family is not None and family.name in WEAK and len(self._weak) < MOST_SHAPES:
-            self._weak[shape] = family
+        shape, known = self.shapes.of(text), self._beginnings
+        if shape in known:
+            return known[shape]
+        family = family_of(text)
+        if family is None or family.name in WEAK:
+            if len(known) >= MOST_SHAPES:
+                known.clear()
+            known[shape] = family
         return family
 
     @property
@@ -150,7 +168,10 @@ class FileLines:
     def __init__(self, head: Sequence[str], sink: Sink) -> None:
         """Take the file's beginning, by which its prefixes are told."""
         self.sink = sink
-        self.shapes = LineShapes((*pattern_sources(), *LEVELS, *MARKS))
+        self.shapes = _shapes()
+        self._packed = json_lines.recognises("\n".join(head).encode("utf-8", "replace"))
+        if self._packed:
+            head = [json_lines.unpacked(one.encode("utf-8", "replace")).decode("utf-8", "replace") for one in head]
         self.prefixes = Prefixes(head)
         self.router = Router(sink, self.shapes)
         self.decisive = DecisiveLines(sink, self.shapes)
@@ -164,6 +185,13 @@ class FileLines:
 
     def take(self, raw: bytes) -> Message | None:
         """Take a line; the message that it is one of, None where a reader of tables has it."""
+        if self._packed and raw[:1] == b"{":
+            lines = json_lines.unpacked(raw).rstrip(b"\n").split(b"\n")
+            found = [self._take(one) for one in lines]
+            return found[0] if len(found) == 1 else None
+        return self._take(raw)
+
+    def _take(self, raw: bytes) -> Message | None:
         sink, router = self.sink, self.router
         if b" NCCL " in raw or raw.startswith(b"NCCL ") or b"NCCL version" in raw:
             text = raw.decode("utf-8", "replace")
@@ -175,6 +203,8 @@ class FileLines:
                 if broken is not None and isinstance(table, NcclTests):
                     table.half(broken[0])
                 return None
+        if is_request(raw):
+            return None
         text = raw.decode("utf-8", "replace").rstrip("\r\n")
         if "\r" in text and any(map(text.__contains__, _OF_PROGRESS)):
             text = text.rpartition("\r")[2]  # what a terminal shows in the end
@@ -191,20 +221,24 @@ class FileLines:
     def take_stream(self, stream: IO[bytes]) -> None:
         """Take all lines of a stream: of a large one block by block, so that most lines cost little."""
         left = LARGE
+        unsettled: dict[int, bytes] = {}  # of each message a line, by its identity
         for raw in iter(lambda: stream.readline(LONGEST_LINE), b""):
             self.sink.number += 1
-            self.take(raw)
+            message = self.take(raw)
+            if message is not None and not message.is_settled and len(raw) < LONGEST_SAMPLE:
+                unsettled[id(message)] = raw
             left -= len(raw)
             if left <= 0:
-                _Blocks(self).take(stream)
+                _Blocks(self).take(stream, unsettled.values())
                 return
 
     def close(self) -> tuple[str, ...]:
         """End all readers; the families that were found."""
         families = self.router.close()
-        for run in self.starts.runs(self.sink.number, self.decisive.work.latest):
+        runs = list(self.starts.runs(self.sink.number, self.decisive.work.latest))
+        for run in runs:
             self.sink.add("job.run", run)
-        return (*families, "messages") if self.decisive.close() else families
+        return (*families, "messages") if self.decisive.close([begin for begin, _, _ in runs]) else families
 
 
 class _Blocks:
@@ -220,15 +254,19 @@ class _Blocks:
         self._between: dict[int, Message] = {}  # by keys of shapes
         self._in_kernel_log: dict[int, Message] = {}
         self._repeated: dict[int, Repeated] = {}  # of a kernel's log, by keys of what lines say
+        self._unsettled: set[int] = set()  # keys of shapes whose lines are asked whom they are about
 
-    def take(self, stream: IO[bytes]) -> None:
-        """Take all lines that are left of a stream."""
+    def take(self, stream: IO[bytes], unsettled: Iterable[bytes]) -> None:
+        """Take all lines that are left of a stream; `unsettled` are lines whose like are still to be asked."""
         from fabrictwin.diagnosis.readers.line_blocks import blocks, texts_of  # compiled: not for small files
 
         formats = {text for family in FAMILIES for one in alternatives(family.opens) for text in needed(one)}
         messages = {text for one in (*pattern_sources(), *LEVELS) for text in needed(one)}
         texts = texts_of({FORMAT: {*formats, *MARKS, *_BEGINNINGS}, MESSAGE: {*messages, *_WORDS}})
         vocabulary = self.lines.shapes.vocabulary
+        samples = BytesIO(b"".join(unsettled))
+        for block in blocks(samples.read, vocabulary, texts, digits_mean=FORMAT, longest=LONGEST_LINE):
+            self._unsettled.update(shape for shape, told in zip(block.shapes, block.told, strict=True) if told)
         for block in blocks(stream.read, vocabulary, texts, digits_mean=FORMAT, longest=LONGEST_LINE):
             self._take_block(block)
 
@@ -245,10 +283,11 @@ class _Blocks:
                 known = quiet.get(shape)
                 if known is None and quiet is not self._between:
                     known = repeated.get(message)
-                if known is None and not told & FORMAT and decisive.is_full:
+                if known is None and not told & FORMAT and decisive.is_full and shape not in self._unsettled:
                     known = NOTHING
             if known is None:
                 sink.number = number
+                self.lines.router.may_begin = bool(told & FORMAT) or quiet is None
                 self._take_line(block.data[begin:end], shape, message)
                 quiet = self._quiet()
             elif known is not NOTHING:
@@ -262,7 +301,11 @@ class _Blocks:
         before = lines.router.active
         touched.clear()
         message = lines.take(raw)
-        if message is None or lines.router.active is not before or not message.is_settled:
+        if message is None or lines.router.active is not before:
+            return
+        if not message.is_settled:
+            if len(self._unsettled) < MOST_QUIET:
+                self._unsettled.add(shape)
             return
         if before is None:
             if len(self._between) < MOST_QUIET:

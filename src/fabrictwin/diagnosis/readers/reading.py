@@ -11,15 +11,15 @@ import os
 import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
-from io import BufferedReader
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import IO
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, silent
 from fabrictwin.base.textfile import open_bytes, read_so_far
-from fabrictwin.diagnosis.evidence import Evidence, Sink
-from fabrictwin.diagnosis.readers import json_documents
+from fabrictwin.diagnosis.evidence import Evidence, Place, Sink
+from fabrictwin.diagnosis.readers import json_documents, json_lines
 from fabrictwin.diagnosis.readers.job import flight_recorder
 from fabrictwin.diagnosis.readers.line_router import FileLines
 
@@ -103,19 +103,26 @@ def _read_stream(stream: IO[bytes], sink: Sink) -> None:
     if not head:
         evidence.unread.append((name, "is empty"))
         return
-    if flight_recorder.recognises(head) or _JSON.match(head):
+    packed = json_lines.recognises(head)
+    whole = _JSON.match(head) or json_documents.OPENS_YAML.match(head)
+    if flight_recorder.recognises(head) or (whole and not packed):
         _read_whole(stream, sink)
         return
     if head.count(b"\0") > len(head) // 100:
         evidence.unread.append((name, "holds binary data of no format that is known"))
         return
+    _read_as_text(stream, head, sink, "holds no format that is known")
+
+
+def _read_as_text(stream: IO[bytes], head: bytes, sink: Sink, otherwise: str) -> None:
+    """Read lines, and say what the file is where no reader knows any."""
     file = FileLines(head.decode("utf-8", "replace").split("\n")[:400], sink)
     file.take_stream(stream)
     families = file.close()
-    if families:
-        evidence.read.append((name, families))
+    if families or not otherwise:
+        sink.evidence.read.append((sink.file, families or ("document",)))
     else:
-        evidence.unread.append((name, "holds no format that is known"))
+        sink.evidence.unread.append((sink.file, otherwise))
 
 
 def _read_whole(stream: IO[bytes], sink: Sink) -> None:
@@ -136,12 +143,12 @@ def _read_whole(stream: IO[bytes], sink: Sink) -> None:
     if family:
         evidence.read.append((name, (family,)))
         return
-    text = json_documents.sysfs_lines(data) or data.decode("utf-8", "replace").split("\n")
-    families = _read_lines((line.encode("utf-8", "replace") for line in text), text[:400], sink)
-    if families:
-        evidence.read.append((name, families))
-    else:
-        evidence.unread.append((name, "holds JSON, or what looks like it, of no format that is known"))
+    lines = json_documents.printed_lines(data)
+    text = "\n".join(lines).encode("utf-8", "replace") if lines else data
+    if lines:
+        sink.add("document.read", len(lines), place=Place(name, 0))
+    otherwise = "holds JSON, or what looks like it, of no format that is known"
+    _read_as_text(BytesIO(text), text[:HEAD_BYTES], sink, "" if lines else otherwise)
 
 
 def _read_lines(lines: Iterable[bytes], head: list[str], sink: Sink) -> tuple[str, ...]:

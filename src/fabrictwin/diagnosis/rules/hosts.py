@@ -302,7 +302,7 @@ def topology(case: Case) -> Iterator[Finding]:
             severity=None
             if _switched(between, linked)
             else Severity.NOTE
-            if _of_cards(case, between, linked)
+            if _of_cards(case, between, linked) and FEWER * _adapters(near) <= len(_gpus(near))
             else Severity.QUESTION,
             collect="systemd-detect-virt; lspci -tv: do GPUs and adapters share a PCIe switch on the hardware?",
         )
@@ -334,6 +334,17 @@ def _switched(between: list[Fact], linked: list[Fact]) -> bool:
         return False
     peers = Counter(fact.subject.device for fact in linked).most_common(1)[0][1]
     return peers * int(str(linked[0].parts[1])[2:] or 0) > MOST_LINKS
+
+
+FEWER = 2  # GPUs to an adapter at least: each cannot have one beside it
+
+
+def _adapters(near: list[Fact]) -> int:
+    return len({str(fact.parts[0]) for fact in near})
+
+
+def _gpus(near: list[Fact]) -> set[str]:
+    return {fact.subject.device for fact in near}
 
 
 def _of_cards(case: Case, between: list[Fact], linked: list[Fact]) -> bool:

@@ -27,8 +27,9 @@ COLUMNS_WITH_ROOT = 9  # numbers of a row: the root, and time, two rates and wro
 OPENS_NCCL_TESTS = (
     r"^# (?:nThread \d+ nGpus|nccl-tests version|Collective test starting)|^#\s+size\s+count\s+type|"
     r"^# (?:Out of bounds values|Avg bus bandwidth)\s*:|^#\s+Rank\s+\d+ .*Pid\s+\d+ on |"
-    # the rest of a table whose head was left out
-    r"^\s*\d+\s+\d+\s+(?:float|double|half|bfloat16|u?int\d+|fp8_\w+|f8\w+)\s+(?:sum|prod|max|min|avg|mulsum|none)\s"
+    # the rest of a table whose head was left out; types are rarer in other lines than operations
+    r"^\s*\d+\s+\d+\s+(?:float|double|half|bfloat16|int8|uint8|int32|uint32|int64|uint64|fp8_e4m3|fp8_e5m2|f8e4m3|f8e5m2)"
+    r"\s+(?:sum|prod|max|min|avg|mulsum|none)\s"
 )
 
 
