@@ -363,3 +363,47 @@ def test_the_cause_that_an_exception_names_in_its_second_line_ended_it():
 
 def test_an_error_of_a_tracker_ends_no_job():
     assert shown("wandb: ERROR Error while calling API: context deadline exceeded\nwandb: Synced 6 files\n") == []
+
+
+OF_NCCL = "n1:1:2 [0] {}\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        (
+            "transport/net_ib/p2p.cc:854 NCCL WARN NET/IB: Got CQE with error (devIndex=0, qp_num=77)",
+            "transport-retry",
+        ),
+        ("NCCL INFO NET/IB : mlx5_0:1 speed change detected: 400000 -> 100000 Mbps", "link-slow"),
+        ("NCCL INFO Failed to initialize NET plugin Libfabric", "efa-absent"),
+        (
+            "transport.cc:9 NCCL WARN Cannot initialize CollNet, using point-to-point network instead",
+            "sharp-failed",
+        ),
+        ("init.cc:2000 NCCL WARN Invalid device 3 (totalnDev=2)", "gpu-ordinal"),
+        ("dev_runtime.cc:9 NCCL WARN Communicator does not support symmetric memory!", "nccl-usage"),
+        ("mem_manager.cc:99 NCCL WARN MemManager: Failed to allocate CPU backup for offload", "host-memory"),
+        ("NCCL INFO NET/IB : GPU Direct RDMA (DMABUF) disabled for HCA 0 'rocep1s0f1", "gdr-off"),
+    ],
+)
+def test_what_newer_nccl_and_plugins_say(said: str, cause: str):
+    assert shown(OF_NCCL.format(said))[0] == cause
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "NCCL INFO NET/IB : mlx5_0:1 speed change detected: 100000 -> 400000 Mbps",
+        "NCCL INFO Failed to initialize NET plugin IB",
+        "NCCL INFO NET/IB : GPU Direct RDMA (DMABUF) enabled for HCA 0 'rocep1s0f1",
+    ],
+)
+def test_what_newer_nccl_says_of_no_fault(said: str):
+    assert shown(OF_NCCL.format(said)) == []
+
+
+def test_an_unknown_warning_of_nccl_is_asked_of_the_part_that_gave_it():
+    found = answer(OF_NCCL.format("proxy.cc:100 NCCL WARN frob was frobbed (128 max)")).findings
+    assert found != []
+    assert {one.severity for one in found} == {Severity.QUESTION}

@@ -33,7 +33,7 @@ from fabrictwin.diagnosis.rules import (
     ports,
     priorities,
 )
-from fabrictwin.diagnosis.rules.inside import gpu_tests, nvlink_counts, pci_status
+from fabrictwin.diagnosis.rules.inside import gpu_state, gpu_tests, nvlink_counts, pci_status
 from fabrictwin.diagnosis.runs import run_notes, runs_of, with_runs
 
 RULES: tuple[Rule, ...] = (
@@ -42,6 +42,7 @@ RULES: tuple[Rule, ...] = (
     *nccl_inside.RULES,
     *nvlink_counts.RULES,
     *pci_status.RULES,
+    *gpu_state.RULES,
     *counters.RULES,
     *driver_counters.RULES,
     *port_states.RULES,

@@ -143,7 +143,7 @@ def _read_whole(stream: IO[bytes], sink: Sink) -> None:
         evidence.read.append((name, (family,)))
         return
     lines = json_documents.printed_lines(data)
-    text = "\n".join(lines).encode("utf-8", "replace") if lines else data
+    text = "\n".join(lines).encode("utf-8", "replace") if lines else json_documents.spread(data)
     if lines:
         sink.add("document.read", len(lines), place=Place(name, 0))
     otherwise = "holds JSON, or what looks like it, of no format that is known"

@@ -35,7 +35,7 @@ def cause_of(text: str) -> str:
         return _STATUS.get(int((status[1] or status[2])[:4]), "nccl-warning")
     mechanism = mechanism_of(text)
     if mechanism is None:
-        return "nccl-warning"
+        return _VAGUEST
     return "" if mechanism.cause == HARMLESS else mechanism.cause
 
 
@@ -50,7 +50,8 @@ _EXPECTED = {
 
 
 _OF_NETWORKS = frozenset(("socket-fallback", "verbs-absent", "efa-absent"))
-_VAGUE = frozenset(("peer-closed", "nccl-warning"))
+_VAGUEST = "nccl-warning"  # that nobody knows: the file that says it tells the area
+_VAGUE = frozenset(("peer-closed", _VAGUEST))
 
 
 def warnings(case: Case) -> Iterator[Finding]:
@@ -58,7 +59,7 @@ def warnings(case: Case) -> Iterator[Finding]:
     by_cause: dict[str, list[Fact]] = {}
     for fact in case.of("nccl.warn", "verbs.failed"):
         name = cause_of(fact.text)
-        if name and (name != "nccl-warning" or fact.kind == "nccl.warn"):
+        if name and (name != _VAGUEST or fact.kind == "nccl.warn"):
             by_cause.setdefault(name, []).append(fact)
     hosts = set(case.evidence.hosts())
     until = {fact.place.file: int(fact.number) for fact in case.of("job.worked")}
@@ -68,11 +69,13 @@ def warnings(case: Case) -> Iterator[Finding]:
         where = "all hosts: a setting or the fabric" if len(hosts) > 1 and mine == hosts else ""
         if len(hosts) > 2 and len(mine) == 1:
             where = "one host alone: that host"
-        if name == "nccl-warning" and len(by_cause) > 1:
+        if name == _VAGUEST:
+            if len(by_cause) == 1:
+                yield _unknown(facts)
             continue
         if name in _OF_NETWORKS and case.nodes == 1:
             continue  # a host alone needs no adapters
-        confidence = max(map(_sure, facts)) if name != "nccl-warning" else 0.3
+        confidence = max(map(_sure, facts))
         # what a peer's end looks like is no cause of its own where nothing else is known: say so
         severity = _severity(facts)
         if name == "peer-closed" and not set(by_cause) - _VAGUE:
@@ -100,8 +103,36 @@ _FILES = (
     ("shm", "shared-memory"),
     ("nvls|coll_net", "nvls-off"),
     ("p2p|ipc", "gpu-ipc"),
-    ("xml|topo|search", "topology-malformed"),
+    ("xml|topo|search|graph/", "topology-malformed"),
 )
+# and where one does in words that nobody knows
+_SAID_IN = (
+    *_FILES,
+    ("param/", "setting-invalid"),
+    ("plugin/", "library-mismatch"),
+    ("proxy|scheduler/|channel", "framework-bug"),
+    (
+        "enqueue|argcheck|group|dev_runtime|ce_coll|sym|allocator|register|mem_manager|rma/|gin/|collectives",
+        "nccl-usage",
+    ),
+)
+ASK = "the same with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV: the warning that stands before"
+_SOURCE = re.compile(r"([\w./-]+\.(?:cc|cu|h)): ")
+
+
+def _area(files: tuple[tuple[str, str], ...], source: str) -> str:
+    """Return the cause that most failures of a source file have; empty where there is none."""
+    return next((cause for names, cause in files if re.search(names, source)), "")
+
+
+def _unknown(facts: list[Fact]) -> Finding:
+    """Return the finding of warnings that nobody knows."""
+    said = _SOURCE.match(facts[0].text)
+    area = _area(_SAID_IN, said[1]) if said is not None else ""
+    severity = Severity.QUESTION if area else None
+    ask = ASK if area else ""
+    sure = 0.4 if area else 0.3
+    return found(area or _VAGUEST, facts, facts[0].text, "no such warning", sure, severity=severity, collect=ask)
 
 
 def returned(case: Case) -> Iterator[Finding]:
@@ -109,7 +140,7 @@ def returned(case: Case) -> Iterator[Finding]:
     facts = [fact for fact in case.of("nccl.returned") if fact.parts[1]]
     if not facts or case.of("nccl.warn"):
         return
-    name = next((cause for files, cause in _FILES if re.search(files, str(facts[0].parts[0]))), "")
+    name = _area(_FILES, str(facts[0].parts[0]))
     if name:
         yield found(
             name,
@@ -118,7 +149,7 @@ def returned(case: Case) -> Iterator[Finding]:
             "0",
             0.4,
             severity=Severity.QUESTION,
-            collect="the same with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV: the warning that stands before",
+            collect=ASK,
         )
 
 

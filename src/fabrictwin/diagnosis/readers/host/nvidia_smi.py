@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from fabrictwin.diagnosis.evidence import Sink, Subject
+from fabrictwin.diagnosis.readers.host.gpu_readings import GpuReadings, plain_name
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS_TOPOLOGY = r"^\s*GPU0\s+(?:GPU1|NIC0|mlx5_\d+|CPU Affinity)"
@@ -38,10 +39,10 @@ _TAGS = {
 }
 # clocks that are held down, and what holds them: the card's own protection, not its power limit under load
 _THROTTLES = {
-    "HW Slowdown": "hot",
-    "HW Thermal Slowdown": "hot",
-    "SW Thermal Slowdown": "hot",
-    "HW Power Brake Slowdown": "power",
+    "hw slowdown": ("HW Slowdown", "hot"),
+    "hw thermal slowdown": ("HW Thermal Slowdown", "hot"),
+    "sw thermal slowdown": ("SW Thermal Slowdown", "hot"),
+    "hw power brake slowdown": ("HW Power Brake Slowdown", "power"),
 }
 # whether GPUs reach each other's memory: well, or not for the chipset, the GPU, the topology, a driver that is off
 _PEERS = frozenset(("OK", "CNS", "GNS", "TNS", "NS", "DR"))
@@ -142,6 +143,10 @@ class Query(LineReader):
     _row_of = ""  # the GPU whose row of the plain table was the last
     _width = 0  # lanes that the GPU has at most
 
+    def __init__(self, sink: Sink) -> None:
+        super().__init__(sink)
+        self._readings = GpuReadings(sink)
+
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
         bare = text.strip()
@@ -149,6 +154,7 @@ class Query(LineReader):
         self.talks = text[:1] not in (" ", "\t", "<") and not re.match(r"[A-Z][\w ()./-]{0,60}?\s:\s", bare)
         gpu = re.match(r"(?:GPU |<gpu id=\")([0-9A-Fa-f]{8}:[0-9A-Fa-f:.]+)", bare)
         if gpu is not None:
+            self._readings.end(self._gpu)
             self._gpu, self._width = f"GPU {gpu[1]}", 0
             return True
         if bare.startswith(("Failed to initialize NVML", "NVIDIA-SMI has failed")):
@@ -195,6 +201,7 @@ class Query(LineReader):
 
     def _value(self, name: str, value: str) -> None:
         about = Subject(device=self._gpu)
+        self._readings.value(name, value, self._gpu)
         if value in ("GPU is lost", "[GPU is lost]"):
             self.sink.add("smi.lost", value, about)
         elif name == "Product Name":
@@ -211,8 +218,8 @@ class Query(LineReader):
             self.sink.add("smi.remap-pending", True, about)
         elif name == "Remapping Failure Occurred" and value == "Yes":
             self.sink.add("smi.remap-failed", True, about)
-        elif name in _THROTTLES and value == "Active":
-            self.sink.add(f"smi.{_THROTTLES[name]}", name, about)
+        elif value == "Active" and (held := _THROTTLES.get(plain_name(name))):
+            self.sink.add(f"smi.{held[1]}", held[0], about)
         elif name == "GPU Recovery Action" and value not in ("None", "N/A"):
             self.sink.add("smi.recovery", value[:40], about)
         elif name == "Reset Required" and value == "Yes":
@@ -240,3 +247,7 @@ class Query(LineReader):
             )
             kind = "retired" if name.startswith("Double") else when
             self.sink.add("smi.uncorrected", (kind, int(value)), about)
+
+    def close(self) -> None:
+        """Compare the values of the last GPU."""
+        self._readings.end(self._gpu)

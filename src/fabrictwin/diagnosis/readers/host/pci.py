@@ -1,11 +1,17 @@
-"""`lspci -vvv` and `lspci -nn`: link width and speed, access control, read requests (pciutils, ls-caps.c)."""
+"""`lspci -vvv` and `lspci -nn`: links, access control, requests, flags of errors (pciutils, ls-caps.c).
+
+Flags of errors stay set until somebody clears them. Requests for registers that a device has not (UnsupReq), and
+advisory errors for the same, come from enumerating it; receiver errors and damaged packets of the link's own kind
+come with its training. What a device in use does not get by itself: time-outs of completions, malformed or
+poisoned packets, overflows and errors of the protocol, replays that had to be given up (PCI Express Base
+Specification, 6.2 and 7.8.4).
+"""
 
 from __future__ import annotations
 
 import re
 
 from fabrictwin.diagnosis.evidence import Subject
-from fabrictwin.diagnosis.readers.host import pci_status
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = (
@@ -25,6 +31,38 @@ _GPU = re.compile(r"(?i)(?:3D|VGA|Display)[\w ]* controller.*nvidia|3D controlle
 # NVSwitches of A100 and H100 baseboards, by their numbers, or by what the database calls them
 _NVSWITCH = re.compile(r"10de:(?:1af1|22a3)\b|NVIDIA Corporation (?:Device (?:1af1|22a3)\b|.*NVSwitch)")
 _NAMED = re.compile(r"\[(?![0-9a-f]{4}(?::[0-9a-f]{4})?\])([^\]]+)\]")  # as sold, not a number of class or device
+
+
+# uncorrectable errors: of the link's protocol and flow control, of packets, of the device itself
+FATAL = frozenset(("DLP", "FCP", "RxOF", "MalfTLP", "ECRC", "TLP", "UncorrIntErr", "PoisonTLPBlocked"))
+SERIOUS = FATAL | {"CmpltTO"}
+REPLAYED = frozenset(
+    ("Rollover", "Timeout")
+)  # corrected, but for a packet that was sent again four times, or late
+_ON = re.compile(r"(\w+)\+")
+_STATUS = ("UESta", "CESta", "DevSta", "DpcSta", "SltSta")
+
+
+def _flags(text: str, name: str) -> frozenset[str] | None:
+    """Names of the flags that are set in a row of this name; None where it is another row."""
+    return frozenset(_ON.findall(text)) if text.startswith(f"{name}:") else None
+
+
+def _status(text: str) -> tuple[str, str] | None:
+    """Return the kind of a row of status and the flags that count; None where it tells nothing."""
+    for name in _STATUS:
+        on = _flags(text, name)
+        if on is None:
+            continue
+        counts = {
+            "UESta": on & SERIOUS,
+            "CESta": on if on & REPLAYED else frozenset(),
+            "DevSta": on & {"FatalErr"},
+            "DpcSta": on & {"Trigger"},
+            "SltSta": on & {"PowerFlt"},
+        }[name]
+        return (name, " ".join(sorted(counts))) if counts else None
+    return None
 
 
 class Lspci(LineReader):
@@ -105,7 +143,7 @@ class Lspci(LineReader):
 
     def _kept(self, bare: str) -> None:
         """Take flags that stay set, and the driver."""
-        found = pci_status.status(bare)
+        found = _status(bare)
         driver = re.match(r"Kernel (driver in use|modules): (.*)$", bare)
         if found is not None and (self._kind or self._bridge or self._nameless):
             self.sink.add("pci.status", (*found, self._kind), self._about())

@@ -33,7 +33,10 @@ _PLACED = re.compile(
 )
 _COUNTS = re.compile(r"(\d+) coll channels, (?:(\d+) collnet channels, )?(\d+) nvls channels, (\d+) p2p channels")
 _DEVICE = re.compile(r"\[(\d+)\]([\w.+-]+):(\d+)/(IB|RoCE|\w+)")
-_GDR_HCA = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for HCA (\d+) '([^']*)'")
+# plugins write it small and name a way: `GPU Direct RDMA (DMABUF) enabled for HCA 0 'mlx5_0`. Their "enabled" is
+# of the adapter alone: hosts whose GPU has no memory of its own have it too, and go through the host's
+_GDR_HCA = re.compile(r"GPU Direct RDMA (?:\(\w+\) )?(?:(Enabled)|[Dd]isabled) for HCA (\d+) '([^'\s]*)")
+_SPEED = re.compile(r"speed change detected: (\d+) -> (\d+) Mbps")
 _GDR_FAR = re.compile(
     r"GPU Direct RDMA Disabled for (?:GPU|rank) (\S+) */? *HCA (\S+) \(distance (\d+) (?:>=|>) (\d+)\)"
 )
@@ -151,8 +154,7 @@ class NcclLog(LineReader):
         if mark == " NCCL WARN " and source.startswith("ras/"):
             return True  # its RAS serves people who ask: the job runs without
         if mark == " NCCL WARN ":
-            # the words of a failed CUDA call do not say whose it was
-            self._warning(thread, f"{source}: {message}" if source and "uda failure" in message else message)
+            self._warning(thread, message, source)
             return True
         word = message.split(" ", 1)[0]
         take = self._by_word.get(word)
@@ -222,7 +224,7 @@ class NcclLog(LineReader):
         if "(distance" in message:
             self._far(thread, message)
         elif gdr is not None:
-            add("nccl.gdr", gdr[1] == "Enabled", Subject(thread.host, device=gdr[3]))
+            add("nccl.gdr", gdr[1] is not None, Subject(thread.host, device=gdr[3]))
         elif "No device found" in message:
             add("nccl.no-device", True, Subject(thread.host))
         elif "Made virtual device" in message:
@@ -231,6 +233,8 @@ class NcclLog(LineReader):
                 add("nccl.hca-speed", (int(made[2]), int(made[3])), Subject(thread.host, device=made[1]))
         elif "async" in message or "ompletion" in message:
             self._warning(thread, message)
+        elif (changed := _SPEED.search(message)) is not None and int(changed[2]) < int(changed[1]):
+            self._warning(thread, f"link slower: {message}")
         elif "provider=" in message:
             speed = re.search(r"\[\d+\] ([\w.-]+):\S*?/(IB|RoCE).*?speed=(\d+)", message)
             if speed is not None:
@@ -356,6 +360,8 @@ class NcclLog(LineReader):
     def _failed(self, thread: Thread, message: str) -> None:
         if "libibverbs" in message:
             self.sink.add("nccl.no-verbs", message[:200], Subject(thread.host, thread.rank))
+        elif "NET plugin" in message and not message.endswith((" IB", " Socket")):
+            self._warning(thread, message)  # of a plugin that somebody installed
 
     def _attribute(self, thread: Thread, message: str) -> None:
         if "not found" in message and " coll of " not in message:
@@ -461,9 +467,13 @@ class NcclLog(LineReader):
         ):
             self._warning(thread, message)
 
-    def _warning(self, thread: Thread, message: str) -> None:
+    def _warning(self, thread: Thread, message: str, source: str = "") -> None:
+        # neither the words of a failed CUDA call nor those that nobody knows say whose they are
+        said = _normal(message)
+        if source and ("uda failure" in message or ("ompletion" not in said and mechanism_of(said) is None)):
+            said = f"{source}: {said}"
         self.sink.text = message
-        self.sink.add("nccl.warn", _normal(message), Subject(thread.host, thread.rank))
+        self.sink.add("nccl.warn", said, Subject(thread.host, thread.rank))
 
     def close(self) -> None:
         """Keep what was counted."""

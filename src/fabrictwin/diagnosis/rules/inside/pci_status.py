@@ -8,7 +8,7 @@ from fabrictwin.diagnosis.case import Case, Rule
 from fabrictwin.diagnosis.evidence import Fact
 from fabrictwin.diagnosis.finding import Finding, Severity
 from fabrictwin.diagnosis.found import reported
-from fabrictwin.diagnosis.readers.host.pci_status import FATAL
+from fabrictwin.diagnosis.readers.host.pci import FATAL
 
 AGAIN = "lspci -vvv twice, minutes apart, after the flags were cleared; dmesg | grep -e AER -e pcieport"
 SMALLEST_PAYLOAD = 128  # bytes, which every device can; hosts' own ports take 256 or more
