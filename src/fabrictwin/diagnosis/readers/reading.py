@@ -33,7 +33,10 @@ STANDARD_INPUT = "-"
 
 
 def read_paths(paths: Iterable[str | Path], stage: Stage = silent) -> Evidence:
-    """Evidence of files (`-` is the standard input), of all files below folders, of archives. Raises ConfigError where one is not there."""
+    """Evidence of files (`-` is the standard input), of all files below folders, of archives.
+
+    Raises ConfigError where one is not there.
+    """
     evidence = Evidence()
     found = [one for path in paths for one in _files(Path(path))]
     sizes = [os.path.getsize(path) if os.path.isfile(path) else 0 for path, _ in found]
