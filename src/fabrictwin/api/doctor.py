@@ -23,7 +23,8 @@ def doctor(
 
     `paths` are files (`-` is the standard input), folders or archives, compressed or not. `hardware` names a host
     of the catalog (dgx-h100, ...), with the number of hosts, the fabric (infiniband or ethernet), GPUs in use and
-    NCCL's release; without it, files tell. Without `twin` nothing is held against a simulation. Raises ConfigError.
+    NCCL's release; without it, files tell. Without `twin` nothing is held against a simulation. Raises
+    ConfigError.
     """
     from fabrictwin.diagnosis.diagnose import diagnose
 
