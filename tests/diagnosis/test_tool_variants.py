@@ -142,3 +142,26 @@ def test_a_gid_of_the_segment_alone_is_asked_about() -> None:
     head = "DEV     PORT    INDEX   GID                                     IPv4            VER     DEV\n"
     assert told(head + row.format(n=0, v=1) + row.format(n=1, v=2))[0].severity == Severity.QUESTION
     assert told(head + row.format(n=0, v=1))[0].severity == Severity.WARNING
+
+
+@pytest.mark.parametrize(("ranks", "limits"), [(1, False), (4, True)])
+def test_one_adapter_is_enough_for_one_rank_of_a_host(ranks: int, limits: bool) -> None:
+    rows = "".join(
+        f"#  Rank  {host * ranks + one} Group  0 Pid {7 + one} on host-{host} device  {one} [0000:0{one}:00] NVIDIA H100\n"
+        for host in range(2)
+        for one in range(ranks)
+    )
+    log = (
+        "host-0:7:9 [0] NCCL INFO NCCL version 2.26.2+cuda12.4\n"
+        "host-0:7:9 [0] NCCL INFO NCCL_IB_HCA set to mlx5_5\n"
+        "host-0:7:9 [0] NCCL INFO NET/IB : Using [0]mlx5_5:1/RoCE [RO]; OOB eno7np0:10.1.103.56<0>\n"
+        "host-0:7:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0\n"
+        f"host-0:7:9 [0] NCCL INFO comm 0x3 rank 0 nRanks {2 * ranks} nNodes 2 localRanks {ranks} localRank 0 MNNVL 0\n"
+    )
+    found = judged(read_text("# nThread 1 nGpus 1 minBytes 8\n" + rows + log)).findings
+    assert ("setting-forced" in {one.id for one in found}) is limits
+
+
+def test_a_kernel_s_worker_is_no_host() -> None:
+    found = told("kernel: watchdog: BUG: soft lockup - CPU#12 stuck for 226906s! [kworker/u256:2:991]\n")
+    assert not any("u256" in one.object for one in found)

@@ -64,7 +64,7 @@ _CODE = re.compile(
 )
 # a logger's head before each row of a traceback, whose body is indented
 _LOGGED = re.compile(r"^.{0,100}?\[?[\w/.]+\.py:\d+\](\s*)(.*)")
-_HOST = re.compile(r"(?<![\w.-])\[?([A-Za-z][\w.-]{1,62}):\d{1,9}:\d{1,9}\b|@([a-z][\w-]{1,62})\W")
+_HOST = re.compile(r"(?<![\w./-])\[?([A-Za-z][\w.-]{1,62}):\d{1,9}:\d{1,9}\b|@([a-z][\w-]{1,62})\W")
 _RANK = re.compile(r"\[(?:rank|default)(\d{1,6})\]|\b[Rr]ank:? ?(\d{1,6})\b|\[\d+,(\d{1,6})\]<")
 _ADAPTER = re.compile(
     # what clouds name devices by ends in a number too; functions of the driver do not

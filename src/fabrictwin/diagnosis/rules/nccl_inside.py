@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from statistics import median
 
@@ -328,7 +328,7 @@ def _filtered(case: Case) -> Iterator[Finding]:
     named = [part for part in value.lstrip("=").split(",") if part]
     # a prefix such as `mlx5` takes them all
     single = not value.startswith("^") and all(re.search(r"\d(?::\d+)?$", part) for part in named)
-    if named and single and len(named) < case.expected.rails:
+    if named and single and len(named) < case.expected.rails and not 0 < _ranks_of_a_host(case) <= len(named):
         yield found(
             _about("NCCL_IB_HCA"),
             facts,
@@ -340,6 +340,13 @@ def _filtered(case: Case) -> Iterator[Finding]:
             expected_from=TWIN,
             gain=case.expected.gain_without_setting("NCCL_IB_HCA", value),
         )
+
+
+def _ranks_of_a_host(case: Case) -> int:
+    """Most ranks that one host has, as NCCL or nccl-tests say; 0 where neither does."""
+    placed = [int(fact.parts[2] or 0) for fact in case.of("nccl.placed")]
+    listed = Counter(fact.subject.host for fact in case.of("bench.gpu"))
+    return max([*placed, *listed.values()], default=0)
 
 
 def _about(name: str) -> Cause:
