@@ -146,3 +146,16 @@ def test_yaml_that_holds_itself_or_is_none_is_text(tmp_path):
 )
 def test_values_of_other_types_than_the_api_has_end_nothing(tmp_path, text):
     assert answer(tmp_path, text).roots == ()
+
+
+@pytest.mark.parametrize("indent", [None, 4])
+@pytest.mark.parametrize(("state", "causes"), [("Active", []), ("Polling", ["port-down"])])
+def test_json_of_mlxlink_in_one_line_or_many(tmp_path, state, causes, indent):
+    info = {"State": state, "Physical state": "LinkUp" if state == "Active" else state}
+    advice = {
+        "Status Opcode": "1024",
+        "Recommendation": "No issue was observed" if not causes else "Cable is unplugged",
+    }
+    output = {"Operational Info": info, "Troubleshooting Info": advice}
+    document = {"status": {"code": 0, "message": "success"}, "result": {"output": output}}
+    assert [one.id for one in answer(tmp_path, json.dumps(document, indent=indent) + "\n").roots] == causes

@@ -76,3 +76,34 @@ def test_headroom_that_was_used_is_a_note_and_shared_buffers_are_read():
     assert [(one.id, one.severity.name) for one in found.findings] == [("congestion", "NOTE")]
     shared = judged(read_text(f"Ingress shared pool occupancy per PG:\n{head}"), twin=False)
     assert (shared.findings, shared.verdict) == ((), "clean")
+
+
+FLAPS = """\
+Interface      Flap Count  Admin    Oper    Link Down TimeStamp(UTC)         Link Up TimeStamp(UTC)
+-----------  ------------  -------  ------  -------------------------------  -----------------------------
+Ethernet0    {flaps:<12}  Up       Up      Never                            Thu Nov 26 10:02:03 2026
+Ethernet8    Never         Up       Up      Never                            Never
+"""
+CORRECTION = """\
+Interface    FEC Oper    FEC Admin
+-----------  ----------  -----------
+  Ethernet0          rs           rs
+  Ethernet8  {oper:>10}           rs
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (FLAPS.format(flaps="Never"), []),
+        (FLAPS.format(flaps="57"), [("link-flapping", "ERROR", "Ethernet0")]),
+        (CORRECTION.format(oper="rs"), []),
+        (CORRECTION.format(oper="N/A"), []),  # a port that is down
+        (CORRECTION.format(oper="none"), [("link-errors", "QUESTION", "Ethernet8")]),
+        ("Thermal Overload: ASIC (Time: Thu Nov 26 10:00:00 2026)\n", [("switch-part", "WARNING", "text")]),
+        ("Insufficient Fan Speed\n", [("switch-part", "WARNING", "text")]),
+    ],
+)
+def test_flaps_correction_and_causes_of_restarts(text, found):
+    told = judged(read_text(text), twin=False).roots
+    assert [(one.id, one.severity.name, one.object) for one in told] == found

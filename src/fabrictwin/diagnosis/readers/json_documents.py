@@ -24,6 +24,7 @@ OPENS_YAML = re.compile(rb"(?:---\s*\n)?apiVersion: [\w./-]+\s*\n")
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # what json's and PyYAML's constructors raise for values that are none: `int` of an empty text, dates that are not
 _UNREADABLE = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
+FEW_ROWS = 3  # of a document that was written without ends of lines
 MOST_DOCUMENTS, LARGEST_YAML = 1_000, 32 << 20
 MOST_COUNTERS = 500  # of a device
 
@@ -74,6 +75,14 @@ def printed_lines(data: bytes) -> list[str]:
     if isinstance(parsed, Mapping) and any(re.match(r"/sys/\w+/", str(key)) for key in list(parsed)[:9]):
         return [f"{path}:{str(value).strip()[:200]}" for path, value in list(parsed.items())[:MOST_NODES]]
     return kubernetes_objects.lines_of(parsed) or json_lines.health_events(parsed)
+
+
+def spread(data: bytes) -> bytes:
+    """Return a document without ends of lines with a value to a row, as readers of tools know it."""
+    if OPENS_YAML.match(data) or data.count(b"\n", 0, -1) >= FEW_ROWS:
+        return data
+    parsed = _parsed(data)
+    return data if parsed is None else json.dumps(parsed, indent=4).encode("utf-8", "replace")
 
 
 def _parsed(data: bytes) -> Any:

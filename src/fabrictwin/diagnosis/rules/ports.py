@@ -13,6 +13,7 @@ from fabrictwin.diagnosis.found import found, reported
 from fabrictwin.diagnosis.readers.fabric.links import LANE_GBPS
 from fabrictwin.diagnosis.rules.port_states import DIGITS, MANY_ALIKE, cards, last
 
+_FEC = frozenset(("rs", "fc"))  # forward error correction, as SONiC names it
 HALF = 2  # of its rate at most: a port that runs one step lower may have been set so
 
 
@@ -314,6 +315,20 @@ def neighbours(case: Case) -> Iterator[Finding]:
         yield from reported("port-down", untrained, "oper down, admin up, link training: {3}", "trained", 0.8)
     yield from reported("port-down", case.of("nvue.down"), "{0} down", "up, as it is set", 0.75)
     yield from reported("module-fault", case.of("sonic.module"), "{text}", "OK", 0.92)
+    corrects = [
+        fact
+        for fact in case.of("sonic.fec")
+        if str(fact.parts[1]) in _FEC and str(fact.parts[0]) in {"none", *_FEC} - {str(fact.parts[1])}
+    ]
+    yield from reported(
+        "link-errors",
+        corrects,
+        "FEC {0}",
+        "{1}, as configured",
+        0.5,
+        severity=Severity.QUESTION,
+        collect="show interfaces counters fec-stats; the other end's FEC",
+    )
     yield from reported("port-down", case.of("sonic.bundle-down"), "{0}: {1}", "up, its ports selected", 0.8)
     yield from reported("bgp-down", case.of("bgp.away"), "{0} {1}", "established: a number of routes", 0.9)
 

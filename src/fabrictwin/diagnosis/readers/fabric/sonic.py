@@ -18,7 +18,8 @@ OPENS = (
     r"^\s*Port (?:Rx|Tx)\s+PFC0|^\s*(?:admin@\S+\s*)?\$ show |^\s*Pool: \w+\s*$|^\s*Profile: \w+\s*$|"
     r"^\s*QUEUE\s+STATUS\s+STORM DETECTED|^\s*PORT\s+ACTION\s+DETECTION|"
     r"^\s*(?:IFACE|Iface)\s+(?:STATE\s+(?:RX_OK|FEC_CORR|RX_ERR)|RX_OK)|"
-    r"^\s*Interface\s+(?:Lanes\s+Speed|Lossless priorities|Oper\s+Admin|LT Oper)|^\s*Port\s+TxQ\s+Counter|"
+    r"^\s*Interface\s+(?:Lanes\s+Speed|Lossless priorities|Oper\s+Admin|LT Oper|Flap Count|FEC Oper)|"
+    r"^\s*Port\s+TxQ\s+Counter|"
     r"^Ingress PG dropped packets|"
     r"^(?:In|E)gress (?:headroom|shared pool occupancy) per |"
     r"^Shared pool maximum occupancy|^\s*Port\s+(?:Error Status|Presence)\s*$|^\s*No\.\s+Team Dev\s+Protocol|"
@@ -151,6 +152,12 @@ class Sonic(LineReader):
         elif names[0] == "INTERFACE" and "LT OPER" in names:
             value = tuple(row.get(name, "") for name in ("OPER", "ADMIN", "LT ADMIN", "LT OPER"))
             self.sink.add("sonic.training", value, about)
+        elif names[:2] == ["INTERFACE", "FLAP COUNT"]:
+            self.sink.add("port.counter", ("Read", 0), about)
+            if _count(row["FLAP COUNT"]):
+                self.sink.add("port.counter", ("LinkDowned", _count(row["FLAP COUNT"])), about)
+        elif names[:3] == ["INTERFACE", "FEC OPER", "FEC ADMIN"]:
+            self.sink.add("sonic.fec", (row.get("FEC OPER", ""), row.get("FEC ADMIN", "")), about)
         elif names == ["PORT", "ERROR STATUS"] and not re.match(_NO_FAULT, row["ERROR STATUS"]):
             self.sink.add("sonic.module", row["ERROR STATUS"], about)
         elif names[0] == "NO." and "(Dw)" in row.get("PROTOCOL", ""):
