@@ -82,7 +82,7 @@ FAULTS = [
      "Last error: NET/IB : Got completion from peer 10.0.0.2<1> with error 12, opcode 0, len 0, vendor err 129\n"),
     ("locked-memory", "machine [0] misc/ibvwrap.cu:2 WARN Call to ibv_create_qp failed\n"),
     ("fabric-manager", "[2026-01-02 03:04:05] a:10:11 [0] transport/nvls.cc:1 NCCL WARN Cuda failure 1 'invalid argument'\n"),
-    ("nvls-off", "RuntimeError: NCCL error in: c10d/NCCLUtils.cpp:1, unhandled cuda error, NCCL version 2.28.9\nLast error:\n"
+    ("fabric-manager", "RuntimeError: NCCL error in: c10d/NCCLUtils.cpp:1, unhandled cuda error, NCCL version 2.28.9\nLast error:\n"
      "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 1 : CUDA error 401\n"),
     ("shared-memory", "[3] misc/shmutils.cc:1 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-a\n"),
     ("shared-memory", "[rank1]: RuntimeError: DataLoader worker (pid 9) is killed by signal: Bus error.\n"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -132,3 +133,21 @@ def test_hosts_of_the_script_are_checked():
     assert "for host in a b.c; do" in script(("a", "b.c"))
     with pytest.raises(ConfigError, match="name of a host"):
         script(("a; rm -rf /",))
+
+
+def test_the_standard_input_is_read_like_a_file_however_little_is_written_at_once():
+    lines = [
+        "[12.0] a line\n",
+        *["[1.0] NVRM: Xid (PCI:0000:3a:00): 79, pid=1, GPU has fallen off the bus.\n"] * 9,
+    ]
+    command = [sys.executable, "-m", "fabrictwin", "doctor", "-", "--no-twin", "--json"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as asked:
+        assert asked.stdin is not None
+        for line in lines:
+            asked.stdin.write(line)
+            asked.stdin.flush()
+        printed, _ = asked.communicate()
+    found = json.loads(printed)["findings"][0]
+    assert found["id"] == "gpu-lost"
+    assert found["evidence"][0]["file"] == "<stdin>"
+    assert asked.returncode == 1

@@ -93,7 +93,7 @@ def test_old_releases_name_rings_where_newer_ones_name_channels():
 @pytest.mark.parametrize(
     ("gpus", "way", "expected"),
     [
-        (2, "SYS", Severity.NOTE),  # cards in slots
+        (2, "SYS", Severity.QUESTION),
         (4, "NV4", Severity.QUESTION),  # twelve links, four to each of three
         (4, "NV18", Severity.WARNING),  # all links to each: through NVSwitch
     ],

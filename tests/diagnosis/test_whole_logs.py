@@ -237,7 +237,7 @@ def test_an_assertion_without_words_is_told_by_its_row():
         ("mpi-interface", "[n1:7] btl_tcp connect() to 172.17.0.1:1024 failed: Connection refused"),
         ("connect-refused", "misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.1.1.3<37999> failed : Cannot assign requested address"),
         ("cuda-failure", "n1:7:8 [0] enqueue.cc:2061 NCCL WARN HIP failure 'the operation cannot be performed in the present state'"),
-        ("nvls-off", "n1:7:8 [0] transport/nvls.cc:244 NCCL WARN Cuda failure 401 'the operation cannot be performed in the present state'"),
+        ("fabric-manager", "n1:7:8 [0] transport/nvls.cc:244 NCCL WARN Cuda failure 401 'the operation cannot be performed in the present state'"),
         ("no-rdma-device", "/tmp/s/ibgda.cpp 3888 no active IB device that supports GPU-initiated communication is found, exiting..."),
         ("no-gpu", "PROC_ID=0 No devices found."),
         ("rank-died", "pyxis: child 7 terminated with signal 11"),

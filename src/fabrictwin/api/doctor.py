@@ -21,9 +21,10 @@ def doctor(
 ) -> Diagnosis:
     """Say what is wrong with a cluster, by what it printed.
 
-    `paths` are files, folders or tar archives. `hardware` names a host of the catalog (dgx-h100, ...), with the
-    number of hosts, the fabric (infiniband or ethernet), GPUs in use and NCCL's release; without it, files tell.
-    Without `twin` nothing is held against a simulation. Raises ConfigError.
+    `paths` are files (`-` is the standard input), folders or archives, compressed or not. `hardware` names a host
+    of the catalog (dgx-h100, ...), with the number of hosts, the fabric (infiniband or ethernet), GPUs in use and
+    NCCL's release; without it, files tell. Without `twin` nothing is held against a simulation. Raises
+    ConfigError.
     """
     from fabrictwin.diagnosis.diagnose import diagnose
 

@@ -46,7 +46,8 @@ def _finding(one: Finding, number: int) -> Iterator[str]:
     if one.instead_of:
         source = f" ({one.expected_from})" if one.expected_from else ""
         yield from _wrapped("instead", f"of {one.instead_of}: the same words can come from this{source}")
-        yield from _wrapped("tells", one.collect)
+        if one.collect:
+            yield from _wrapped("tells", one.collect)
         yield from _wrapped("fix", one.cause.fix)
         yield f"   {'sure':9} {one.confidence:.0%}"
         return

@@ -11,7 +11,14 @@ from fabrictwin.cli.options import FILE, JSON, WRITTEN
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=FILE, metavar="FILE|DIR...", help="Logs, dumps, counters.")
+@click.argument(
+    "paths",
+    nargs=-1,
+    required=True,
+    type=FILE,
+    metavar="FILE|DIR...",
+    help="Logs, dumps, counters; - is the standard input.",
+)
 @click.option(
     "--hardware",
     default="",

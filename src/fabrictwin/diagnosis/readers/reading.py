@@ -9,28 +9,34 @@ from __future__ import annotations
 
 import os
 import re
-import tarfile
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from io import BufferedReader, BytesIO
+from io import BytesIO
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 from fabrictwin.base.errors import ConfigError
 from fabrictwin.base.progress import Stage, silent
-from fabrictwin.base.textfile import open_bytes, read_so_far
+from fabrictwin.base.textfile import STDIN, open_bytes, read_so_far
 from fabrictwin.diagnosis.evidence import Evidence, Place, Sink
 from fabrictwin.diagnosis.readers import json_documents, json_lines
 from fabrictwin.diagnosis.readers.job import flight_recorder
 from fabrictwin.diagnosis.readers.line_router import FileLines
+from fabrictwin.diagnosis.readers.packed_files import filled, unpacked
 
 HEAD_BYTES = 64 << 10
 MAX_WHOLE = 256 << 20  # of a file that is read whole: a dump, JSON
 _JSON = re.compile(rb"\s*(?:\{\s*[\"}]|\[\s*[\[{])")  # a line of mpirun or of a kernel begins with a bracket, too
 MOST_FILES = 100_000
+EMPTY = "is empty"
+STANDARD_INPUT = "-"
 
 
 def read_paths(paths: Iterable[str | Path], stage: Stage = silent) -> Evidence:
-    """Evidence of files, of all files below folders, of archives. Raises ConfigError where one is not there."""
+    """Evidence of files (`-` is the standard input), of all files below folders, of archives.
+
+    Raises ConfigError where one is not there.
+    """
     evidence = Evidence()
     found = [one for path in paths for one in _files(Path(path))]
     sizes = [os.path.getsize(path) if os.path.isfile(path) else 0 for path, _ in found]
@@ -67,33 +73,29 @@ def _files(path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _read_file(path: Path, evidence: Evidence, *, host: str, watch: Callable[[IO[bytes]], None]) -> None:
-    name = str(path)
+    name = STDIN if str(path) == STANDARD_INPUT else str(path)
     try:
-        with open_bytes(path) as stream:
+        with _opened(path) as stream:
             watch(stream)
-            if name.endswith((".tar", ".tar.gz", ".tgz")):
-                _read_tar(stream, name, evidence)
-            else:
-                _read_stream(stream, Sink(evidence, name, host=host))
+            for inside in unpacked(stream, name, host):
+                if inside.stream is not None:
+                    _read_stream(inside.stream, Sink(evidence, inside.name, host=inside.host))
+                if inside.problem():
+                    if evidence.unread[-1:] == [(inside.name, EMPTY)]:
+                        evidence.unread.pop()
+                    evidence.unread.append((inside.name, inside.problem()))
     except FileNotFoundError:
         raise ConfigError("no such file", file=path) from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=path) from None
 
 
-def _read_tar(stream: IO[bytes], name: str, evidence: Evidence) -> None:
-    try:
-        with tarfile.open(fileobj=stream, mode="r|*") as archive:
-            for member in archive:
-                inside = archive.extractfile(member) if member.isfile() else None
-                if inside is None:
-                    continue
-                parts = [part for part in Path(member.name).parts if part not in (".", "..", "/")]
-                host = parts[-2] if len(parts) > 1 else ""
-                buffered = BufferedReader(inside)  # type: ignore[type-var]
-                _read_stream(buffered, Sink(evidence, f"{name}:{member.name[:200]}", host=host))
-    except (tarfile.TarError, EOFError, OSError) as error:
-        evidence.unread.append((name, f"is no tar archive, or is cut off: {error}"))
+def _opened(path: Path) -> BinaryIO:
+    """Return a file, or the standard input, so that its beginning can be looked at."""
+    if str(path) == STANDARD_INPUT:
+        return filled(os.fdopen(os.dup(sys.stdin.fileno()), "rb"))
+    stream = open_bytes(path)
+    return stream if os.path.isfile(path) else filled(stream)
 
 
 def _read_stream(stream: IO[bytes], sink: Sink) -> None:
@@ -101,7 +103,7 @@ def _read_stream(stream: IO[bytes], sink: Sink) -> None:
     head = bytes(peek(HEAD_BYTES)[:HEAD_BYTES]) if peek is not None else b""
     evidence, name = sink.evidence, sink.file
     if not head:
-        evidence.unread.append((name, "is empty"))
+        evidence.unread.append((name, EMPTY))
         return
     packed = json_lines.recognises(head)
     whole = _JSON.match(head) or json_documents.OPENS_YAML.match(head)
