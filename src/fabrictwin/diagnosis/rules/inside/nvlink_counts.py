@@ -1,8 +1,9 @@
 """NVLinks of all GPUs alike and fewer than they have: half of a rack's, which no peer shows.
 
 A GPU behind NVSwitches reaches every other over all of its links (`nvidia-smi topo -m` and topology XML have their
-number, NCCL's log their rate). Of a named GPU the catalog says how many these are; of an unnamed one a number that no GPU of the
-catalog behind NVSwitches has is asked about. GPUs that are joined without switches, and cards, are left alone.
+number, NCCL's log their rate). Of a named GPU the catalog says how many these are; of an unnamed one a number is
+told that no GPU of the catalog behind NVSwitches has. GPUs that are joined without switches, and cards, are left
+alone.
 """
 
 from __future__ import annotations
