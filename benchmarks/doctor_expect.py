@@ -8,6 +8,7 @@ measurements and are left out.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,7 @@ ROWS = (
 
 def main() -> int:
     """Print each figure beside the twin's, and how many are close."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     close = 0
     for row in ROWS:
         expected = expected_of(Hardware(row.host, row.hosts, row.fabric, release=row.release))

@@ -7,6 +7,7 @@ Prints each link on which a packet is dropped at the formula's value, or none at
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,7 @@ def links(metres: int) -> Iterator[trial.Assumptions]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     tried = dropping = idle = 0
     for metres in METRES:
         for assumed in links(metres):

@@ -11,6 +11,7 @@ are refused, which a server would drop without a word. Then each is spoilt in se
 
 from __future__ import annotations
 
+import argparse
 import copy
 import sys
 from collections.abc import Iterator, Mapping
@@ -101,10 +102,9 @@ def spec(technology: str, kind: str, hosts: int) -> dict[str, Any]:
 
 def main() -> int:
     """Judge the manifests of some clusters, and their spoilt copies."""
-    if len(sys.argv) != 2:
-        print(__doc__)
-        return 2
-    schemas = schemas_of(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("schemas", type=Path, help="a folder of custom resource definitions")
+    schemas = schemas_of(parser.parse_args().schemas)
     good = bad = missed = refused = 0
     for technology in ("ethernet", "infiniband"):
         for kind in ("dgx-a100", "dgx-h100", "dgx-b200"):

@@ -387,3 +387,20 @@ def test_no_reader_fails_on_spoilt_text(seed, which):
         )
     spoilt = "".join(text)
     assert answer(spoilt).as_data() == answer(spoilt).as_data()
+
+
+@pytest.mark.parametrize(
+    ("run", "found"),
+    [
+        ({"runtime_error": "the driver is too old"}, ("cuda-driver-old", "the driver is too old")),
+        ({"test_categories": [{"tests": [{"name": "memory", "results": [{"entity_id": 3, "status": "Fail"}]}]}]},
+         ("gpu-memory", "DCGM: memory: Fail - GPU: 3 ")),
+        ({"test_categories": [{"tests": [{"name": "pcie", "results": [{"entity_id": 3, "status": "Fail"}],
+          "test_summary": {"status": "Fail", "warnings": [{"warning": "GPU 3 had uncorrectable memory errors and row remapping failed."}]}}]}]},
+         ("gpu-memory", "GPU 3 had uncorrectable memory errors and row remapping failed.")),
+    ],
+)  # fmt: skip
+def test_a_diagnostic_in_json_that_did_not_run_or_says_why_in_its_summary(tmp_path, run, found):
+    (tmp_path / "diag.json").write_text(json.dumps({"DCGM Diagnostic": run}))
+    (first, *_) = judged(read_paths([tmp_path / "diag.json"]), twin=False).findings
+    assert (first.id, first.seen) == found

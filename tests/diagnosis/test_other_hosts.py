@@ -107,6 +107,22 @@ def log(total: float) -> str:
     )  # fmt: skip
 
 
+def xml(count: int) -> str:
+    """A topology of eight GPUs with as many links to each of three NVSwitches."""
+    links = "".join(f'<nvlink target="0000:c{n}:00.0" count="{count}" tclass="0x068000"/>' for n in range(3))
+    gpus = "".join(
+        f'<pci busid="0000:{n + 1}b:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16">\n'
+        f'<gpu dev="{n}" sm="90" rank="{n}" gdr="1">{links}</gpu>\n</pci>\n'
+        for n in range(8)
+    )
+    return f'<system version="1">\n<cpu numaid="0" arch="x86_64">\n{gpus}</cpu>\n</system>\n'
+
+
+def test_links_in_topology_xml_are_those_of_whole_gpus_or_told():
+    assert [one.id for one in judged(read_text(xml(6)), twin=False).roots] == []
+    assert [one.id for one in judged(read_text(xml(3)), twin=False).roots] == ["nvlink-degraded"]
+
+
 @pytest.mark.parametrize("total", [240.0, 370.8, 164.8, 160.0, 721.8, 120.0])
 def test_what_nccl_reckons_of_whole_gpus_is_no_fault(total: float) -> None:
     assert [one.id for one in judged(read_text(log(total)), twin=False).roots] == []

@@ -87,18 +87,24 @@ class Evidence:
 
     def add(self, kind: str, value: Value, place: Place, subject: Subject = NOTHING, *, count: int = 1) -> None:
         """Keep a fact, or count it where it is known."""
-        key = (kind, subject, value)
-        known = self._known.get(key)
-        if known is not None:
-            known.count += count
-            self.touched.append(known)
+        if self.again(kind, value, subject, count=count):
             return
+        key = (kind, subject, value)
         kept = self._kinds[kind]
         if len(kept) < MOST_OF_A_KIND:
             fact = Fact(kind, subject, value, place, count)
             self._known[key] = fact
             kept.append(fact)
             self.touched.append(fact)
+
+    def again(self, kind: str, value: Value, subject: Subject, *, count: int = 1) -> bool:
+        """Count a fact that is known; False where it is not."""
+        known = self._known.get((kind, subject, value))
+        if known is None:
+            return False
+        known.count += count
+        self.touched.append(known)
+        return True
 
     def of(self, *kinds: str) -> list[Fact]:
         """Facts of these kinds."""
@@ -141,7 +147,9 @@ class Sink:
         about = Subject(self.host) if subject is None else subject
         if not about.host and self.host:
             about = Subject(self.host, about.rank, about.device, about.port)
-        self.evidence.add(kind, value, place or self.here(), about, count=count)
+        # most facts of a log were there before, and where they stand again is not kept
+        if not self.evidence.again(kind, value, about, count=count):
+            self.evidence.add(kind, value, place or self.here(), about, count=count)
 
 
 def places(facts: Iterable[Fact], most: int = 5) -> tuple[Place, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from fabrictwin.diagnosis.evidence import Sink
+from fabrictwin.diagnosis.readers import json_lines
 from fabrictwin.diagnosis.readers.fabric import ethernet, sonic
 from fabrictwin.diagnosis.readers.host import dcgm, interfaces, kubernetes_objects
 from fabrictwin.diagnosis.readers.job import perftest, ras
@@ -73,7 +74,7 @@ def printed_lines(data: bytes) -> list[str]:
     parsed = _parsed(data)
     if isinstance(parsed, Mapping) and any(re.match(r"/sys/\w+/", str(key)) for key in list(parsed)[:9]):
         return [f"{path}:{str(value).strip()[:200]}" for path, value in list(parsed.items())[:MOST_NODES]]
-    return kubernetes_objects.lines_of(parsed)
+    return kubernetes_objects.lines_of(parsed) or json_lines.health_events(parsed)
 
 
 def spread(data: bytes) -> bytes:

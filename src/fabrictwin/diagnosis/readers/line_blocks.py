@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -116,6 +117,13 @@ class Block:
     messages: list[int]  # a key of all that it says behind the time in brackets
 
 
+@cache
+def _words(vocabulary: frozenset[str]) -> Automaton:
+    """Return the automaton of the words that stay in shapes."""
+    letters = (([ord(one) - ord("a") for one in word], int(len(word) >= PREFIX)) for word in sorted(vocabulary))
+    return automaton(letters, LETTERS)
+
+
 def blocks(
     read: Callable[[int], bytes],
     vocabulary: Iterable[str],
@@ -129,8 +137,7 @@ def blocks(
 
     `digits_mean` are the bits of lines with the time of a kernel or with a long hexadecimal.
     """
-    letters = (([ord(one) - ord("a") for one in word], int(len(word) >= PREFIX)) for word in sorted(vocabulary))
-    known = automaton(letters, LETTERS)
+    known = _words(frozenset(vocabulary))
     found, kinds, most = texts.automaton, byte_kinds(), size + longest + 1
     ends, told = np.zeros(most, dtype=np.int64), np.zeros(most, dtype=np.uint8)
     shapes, messages = np.zeros(most, dtype=np.uint64), np.zeros(most, dtype=np.uint64)

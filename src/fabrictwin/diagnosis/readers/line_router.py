@@ -24,7 +24,7 @@ from fabrictwin.diagnosis.readers.line_shapes import LineShapes, pattern_sources
 from fabrictwin.diagnosis.readers.registry import FAMILIES, Family, family_of
 
 if TYPE_CHECKING:
-    from fabrictwin.diagnosis.readers.line_blocks import Block
+    from fabrictwin.diagnosis.readers.line_blocks import Block, Texts
 
 LONGEST_LINE = 64 << 10
 LONGEST_SAMPLE = 4 << 10
@@ -148,6 +148,16 @@ def _is_weak(reader: LineReader) -> bool:
     return isinstance(reader, KernelLog | Launchers | VerbsPrograms)
 
 
+@cache
+def _texts() -> Texts:
+    """Return the texts without which no format begins and no message is known."""
+    from fabrictwin.diagnosis.readers.line_blocks import texts_of
+
+    formats = {text for family in FAMILIES for one in alternatives(family.opens) for text in needed(one)}
+    messages = {text for one in (*pattern_sources(), *LEVELS) for text in needed(one)}
+    return texts_of({FORMAT: {*formats, *MARKS, *_BEGINNINGS}, MESSAGE: {*messages, *_WORDS}})
+
+
 class Repeated:
     """What a line comes to, and every other that says the same: facts and a message, counted once more."""
 
@@ -258,11 +268,9 @@ class _Blocks:
 
     def take(self, stream: IO[bytes], unsettled: Iterable[bytes]) -> None:
         """Take all lines that are left of a stream; `unsettled` are lines whose like are still to be asked."""
-        from fabrictwin.diagnosis.readers.line_blocks import blocks, texts_of  # compiled: not for small files
+        from fabrictwin.diagnosis.readers.line_blocks import blocks  # compiled: not for small files
 
-        formats = {text for family in FAMILIES for one in alternatives(family.opens) for text in needed(one)}
-        messages = {text for one in (*pattern_sources(), *LEVELS) for text in needed(one)}
-        texts = texts_of({FORMAT: {*formats, *MARKS, *_BEGINNINGS}, MESSAGE: {*messages, *_WORDS}})
+        texts = _texts()
         vocabulary = self.lines.shapes.vocabulary
         samples = BytesIO(b"".join(unsettled))
         for block in blocks(samples.read, vocabulary, texts, digits_mean=FORMAT, longest=LONGEST_LINE):

@@ -60,6 +60,10 @@ def states(case: Case) -> Iterator[Finding]:
         0.88,
     )
     yield from _down(case, state, down)
+    alone = [
+        fact for about, fact in physical.items() if about not in state and _plain(fact) in (*_TRYING, "linkdown")
+    ]
+    yield from reported("port-down", alone, "physical state {text}", "LinkUp", 0.8)
     armed = [
         fact for fact in state.values() if fact.text.lower().startswith("arm") and fact.subject not in ethernet
     ]
@@ -84,6 +88,7 @@ def _down(case: Case, state: dict[Subject, Fact], down: list[Fact]) -> Iterator[
     if trying or (down and not up):
         facts = [fact for fact in trying if fact not in spares] or trying or down
         # a second port of an adapter, or an Ethernet port, is often not cabled
+        listed = all(fact.subject.device.endswith(" of the list") for fact in facts)  # whose ports, none can tell
         spare = all(fact.subject.port not in ("", "1") or fact in spares for fact in facts)
         yield found(
             "port-down",
@@ -92,7 +97,11 @@ def _down(case: Case, state: dict[Subject, Fact], down: list[Fact]) -> Iterator[
             + (physical[facts[0].subject].text if facts[0].subject in physical else "unknown"),
             "Active, LinkUp",
             0.5 if spare else 0.85,
-            severity=Severity.QUESTION if spare else Severity.ERROR if up or used else Severity.WARNING,
+            severity=Severity.QUESTION
+            if spare
+            else Severity.ERROR
+            if (up or used) and not listed
+            else Severity.WARNING,
             collect="is a cable plugged into that port, and was it up before?" if spare else "",
         )
     elif dark := _dark(down, up, layer):

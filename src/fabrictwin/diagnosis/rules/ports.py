@@ -386,6 +386,10 @@ def carriers(case: Case) -> Iterator[Finding]:
     bonded = [fact for fact in case.of("link.state") if fact.text == "member without carrier"]
     if states_of.count("member") > 0:
         yield from reported("port-down", bonded, "NO-CARRIER", "a carrier, as the bond's other members", 0.85)
+    fabric = [fact for fact in case.of("link.state") if fact.subject.device.startswith("ib")]
+    off = [fact for fact in fabric if fact.text == "off"]
+    if off and 2 * len(off) < sum(fact.text == "up" for fact in fabric):
+        yield found("port-down", off, "interface down", "up, as the host's other InfiniBand interfaces", 0.7)
     gone = [fact for fact in case.of("link.state") if fact.text == "no carrier"]
     if gone:
         alone = not any(text in ("up", "member") for text in states_of)

@@ -12,7 +12,12 @@ from fabrictwin.diagnosis.readers.fabric.counters import counter_name
 from fabrictwin.diagnosis.readers.fabric.driver_counters import driver_counter
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
-OPENS_IBSTAT = r"^CA '[\w.:-]+'\s*$|^Port \d+:\s*$"  # an excerpt may begin at a port
+OPENS_IBSTAT = (
+    r"^CA '[\w.:-]+'\s*$|^Port \d+:\s*$|"  # an excerpt may begin at a port
+    r"^\s*(?:State: (?:Active|Down|Initializing|Armed)|"  # or hold the states alone
+    r"Physical state: (?:Link(?:Up|Down|ErrorRecovery)|Polling|Disabled|Sleep|(?:PortConfiguration)?Training|"
+    r"Phy ?Test))\s*$"
+)
 OPENS_IBSTATUS = r"^Infiniband device '\S+' port \d+ status:|\w+ port \d+(?: \(\w+\))? ==> \S+ \("
 OPENS_DEVINFO = r"^hca_id:\s+\S+"
 OPENS_DEVICES = r"^\s*device\s+node GUID\s*$"
@@ -34,6 +39,8 @@ class Ibstat(LineReader):
     """Reads ibstat's output."""
 
     _device = _port = ""
+    _said: frozenset[str] = frozenset()  # of a port that no line names
+    _nameless = 0  # such ports
 
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
@@ -53,7 +60,12 @@ class Ibstat(LineReader):
         value = value.strip()
         if not colon:
             return not bare
+        if not self._device and not self._port and name in ("State", "Physical state"):
+            self._nameless += not self._said or name in self._said
+            self._said = (self._said if name not in self._said else frozenset()) | {name}
         about = Subject(device=self._device, port=self._port)
+        if not self._device and not self._port and self._nameless:
+            about = Subject(device=f"port {self._nameless} of the list")
         if name == "State":
             self.sink.add("hca.state", value, about)
         elif name == "Physical state":

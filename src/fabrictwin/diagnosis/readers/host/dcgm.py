@@ -126,6 +126,9 @@ def read_json(data: Mapping[str, Any], sink: Sink) -> bool:
     if not isinstance(run, Mapping):
         return False
     sink.add("dcgm.read", True)
+    ended = run.get("runtime_error")
+    if isinstance(ended, str):
+        _not_run(sink, ended[:300])
     groups = run.get("test_categories")
     for group in groups if isinstance(groups, list) else ():
         tests = group.get("tests") if isinstance(group, Mapping) else None
@@ -155,14 +158,25 @@ def _read_body(body: Mapping[str, Any], within: str, sink: Sink, depth: int = 0)
             _read_body(children, f"{within} {name}".strip()[:60], sink, depth + 1)
 
 
+def _not_run(sink: Sink, said: str) -> None:
+    """Keep why a diagnostic did not run."""
+    told = mechanism_of(said)
+    if told is not None and told.cause != HARMLESS:
+        sink.add("line.known", (*told.told(said, -1.0), 0.0))
+    else:
+        sink.add("line.unknown", ("error", said, -1.0, 0.0))
+
+
 def _read_test(test: Mapping[str, Any], sink: Sink) -> None:
     name = str(test.get("name", ""))[:80]
     results = test.get("results")
+    summary = test.get("test_summary")
+    of_all = summary.get("warnings", ()) if isinstance(summary, Mapping) else ()
     for result in results if isinstance(results, list) else ():
         if not isinstance(result, Mapping) or str(result.get("status", "")).lower() not in ("fail", "warn"):
             continue
         number = result.get("gpu_id", result.get("gpu_ids", result.get("entity_id", "")))
-        warnings = result.get("warnings", ())
+        warnings = result.get("warnings") or of_all or []
         warnings = warnings if isinstance(warnings, list) else [warnings]
         said = [str(one.get("warning", "") if isinstance(one, Mapping) else one)[:300] for one in warnings]
         told = next(((text, found) for text in said if (found := mechanism_of(text))), None)

@@ -14,7 +14,7 @@ from fabrictwin.diagnosis.readers.line_reader import LineReader
 OPENS_TOPOLOGY = r"^\s*GPU0\s+(?:GPU1|NIC0|mlx5_\d+|CPU Affinity)"
 OPENS_NVLINK = (
     r"^GPU \d+: .*\(UUID: |^GPU \d+: NVIDIA [\w -]+$|^\s*Link \d+: (?:[\d.]+ GB/s|<inactive>)|"
-    r"^\|\s+NvLink Link Status\s+\|"
+    r"^\|\s+NvLink Link Status\s+\||^\s*gpuId \d+:\s*$"
 )
 OPENS_QUERY = (
     r"^Failed to initialize NVML|^NVIDIA-SMI has failed|"
@@ -127,6 +127,7 @@ class NvlinkStatus(LineReader):
         elif bare.startswith("NvSwitches"):
             self._gpu = ""
         elif re.fullmatch(r"[UDX_](?: [UDX_])*", bare) and self._gpu:
+            self.sink.add("nvlink.read", True, Subject(device=self._gpu))
             for number, letter in enumerate(bare.split()):
                 if letter in "DX":
                     about = Subject(device=self._gpu, port=str(number))

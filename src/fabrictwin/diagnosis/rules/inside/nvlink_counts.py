@@ -1,8 +1,9 @@
 """NVLinks of all GPUs alike and fewer than they have: half of a rack's, which no peer shows.
 
-A GPU behind NVSwitches reaches every other over all of its links (`nvidia-smi topo -m` prints their number, NCCL
-their rate). Of a named GPU the catalog says how many these are; of an unnamed one a number that no GPU of the
-catalog behind NVSwitches has is asked about. GPUs that are joined without switches, and cards, are left alone.
+A GPU behind NVSwitches reaches every other over all of its links (`nvidia-smi topo -m` and topology XML have their
+number, NCCL's log their rate). Of a named GPU the catalog says how many these are; of an unnamed one a number is
+told that no GPU of the catalog behind NVSwitches has. GPUs that are joined without switches, and cards, are left
+alone.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def halves(case: Case) -> Iterator[Finding]:
     yield from _listed(case, gpu)
     yield from _between(case, gpu)
     yield from _reckoned(case, gpu)
+    yield from _in_topology(case, gpu)
 
 
 def _listed(case: Case, gpu: str) -> Iterator[Finding]:
@@ -113,6 +115,23 @@ def _reckoned(case: Case, gpu: str) -> Iterator[Finding]:
     numbers = {round(total / rate) for rate in rates if abs(round(total / rate) * rate - total) <= PRINTED}
     if numbers and not numbers & set(_switched_gpus().values() if not gpu else [_switched_gpus()[gpu]]):
         yield from _few(facts, max(numbers), f"NVL[{total:g}] of each GPU: {max(numbers)} links", gpu)
+
+
+_SWITCH = "0x0680"  # the PCI class of what a link goes to, where that is an NVSwitch
+
+
+def _in_topology(case: Case, gpu: str) -> Iterator[Finding]:
+    """Topology XML: the links of each GPU to NVSwitches."""
+    files: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    facts = [fact for fact in case.of("topo.nvlink") if str(fact.parts[2]).startswith(_SWITCH)]
+    for fact in facts:
+        files[fact.place.file][fact.subject.device] += int(fact.parts[1] or 0)
+    for name, totals in files.items():
+        counts = set(totals.values())
+        if len(totals) > 1 and len(counts) == 1:
+            links = counts.pop()
+            mine = [fact for fact in facts if fact.place.file == name]
+            yield from _few(mine, links, f"nvlink count {links} of each GPU", gpu)
 
 
 def _few(facts: list[Fact], links: int, seen: str, gpu: str) -> Iterator[Finding]:
