@@ -411,7 +411,12 @@ def test_an_unknown_warning_of_nccl_is_asked_of_the_part_that_gave_it():
 
 def test_what_the_watchdog_says_behind_any_error_is_no_hang():
     head = "[rank1]:[E ProcessGroupNCCL.cpp:5] [Rank 1] "
-    said = head + "Some NCCL operations have failed or timed out.\n" + head + "To avoid data inconsistency, we stop.\n"
+    said = (
+        head
+        + "Some NCCL operations have failed or timed out.\n"
+        + head
+        + "To avoid data inconsistency, we stop.\n"
+    )
     why = head + "NCCL error: remote process exited or there was a network error, NCCL version 2.20.5\n"
     why += "Last error:\nsocketProgress: Connection closed by remote peer n1.example.org<45074>\n"
     assert answer(said + why).findings[0].id == "peer-closed"
