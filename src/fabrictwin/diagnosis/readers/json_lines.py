@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any
 
-_SAID = ("log", "message", "msg", "MESSAGE", "event")
+_SAID = ("log", "message", "msg", "MESSAGE")
 _LEVELS = ("level", "levelname", "severity", "lvl")
 FEWEST = 2  # objects, one a line, that are no document
 DEEPEST, MOST_NODES = 6, 1_000  # of an object, in which health events are
