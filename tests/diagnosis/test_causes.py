@@ -218,3 +218,11 @@ def test_one_root_with_its_consequences_beneath():
     found = answer(text)
     assert [one.id for one in found.findings] == ["limit-locked"]
     assert {below.id for below in found.findings[0].consequences} == {"locked-memory", "job-failed"}
+
+
+def test_a_gpu_has_one_name_whether_its_function_is_told_or_not():
+    lost = "[1.0] NVRM: Xid (PCI:0000:3a:00): 79, pid=1, GPU has fallen off the bus.\n"
+    found = answer(f"{lost}[1.1] NVRM: GPU 0000:3a:00.0: GPU has fallen off the bus.\n")
+    assert found.findings[0].object == "GPU 0000:3a:00"
+    (module,) = answer("mlx5_core 0000:5d:00.0: Port module event[error]: module 0, Cable error, x\n").roots
+    assert module.object == "0000:5d:00.0"

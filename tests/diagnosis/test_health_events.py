@@ -70,3 +70,13 @@ def test_an_interface_that_is_off_among_others_of_the_fabric_is_told():
     rows = [f"/sys/class/net/ib{one}/operstate:{'down' if one == 4 else 'up'}" for one in range(8)]
     assert told("\n".join(rows) + "\n") == ["port-down"]
     assert told("\n".join(rows[3:6]) + "\n") == []
+
+
+def test_what_a_logger_has_beside_its_message_counts():
+    lines = [
+        {"level": "INFO", "msg": "starting"},
+        {"level": "ERROR", "msg": "benchmark failed", "error": "exit status 2", "stdout": "# nThread 1\nhost-0: Test CUDA failure common.cu:941 'system not yet initialized'"},
+    ]  # fmt: skip
+    assert told("\n".join(json.dumps(one) for one in lines) + "\n") == ["cuda-not-initialized"]
+    lines[1] = {"level": "ERROR", "msg": "cannot start", "error": "CUDA error: out of memory"}
+    assert told("\n".join(json.dumps(one) for one in lines) + "\n") == ["out-of-memory"]

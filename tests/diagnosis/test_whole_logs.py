@@ -407,3 +407,18 @@ def test_an_unknown_warning_of_nccl_is_asked_of_the_part_that_gave_it():
     found = answer(OF_NCCL.format("proxy.cc:100 NCCL WARN frob was frobbed (128 max)")).findings
     assert found != []
     assert {one.severity for one in found} == {Severity.QUESTION}
+
+
+def test_what_the_watchdog_says_behind_any_error_is_no_hang():
+    head = "[rank1]:[E ProcessGroupNCCL.cpp:5] [Rank 1] "
+    said = (
+        head
+        + "Some NCCL operations have failed or timed out.\n"
+        + head
+        + "To avoid data inconsistency, we stop.\n"
+    )
+    why = head + "NCCL error: remote process exited or there was a network error, NCCL version 2.20.5\n"
+    why += "Last error:\nsocketProgress: Connection closed by remote peer n1.example.org<45074>\n"
+    assert answer(said + why).findings[0].id == "peer-closed"
+    late = head + "Watchdog caught collective operation timeout: ran for 600001 milliseconds before timing out.\n"
+    assert answer(said + late).findings[0].id == "collective-stuck"

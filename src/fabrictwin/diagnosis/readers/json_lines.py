@@ -1,8 +1,9 @@
 """Lines that a container's runtime, a journal or a logger packs into an object each: what the program printed.
 
 Docker's json-file driver has the line as `log`, journalctl's `-o json` as `MESSAGE`, structured loggers as
-`message` or `msg` beside a level. The line is read as it was printed, a logger's level before it. A health event
-of a cluster's monitor (NVSentinel: `checkName`, `isFatal`, `errorCode`) is a line of the check's own.
+`message` or `msg` beside a level. The line is read as it was printed, a logger's level before it, with the reason
+and the output that stand beside it. A health event of a cluster's monitor (NVSentinel: `checkName`, `isFatal`,
+`errorCode`) is a line of the check's own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import json
 import re
 from typing import Any
 
-_SAID = ("log", "message", "msg", "MESSAGE")
+_SAID = ("log", "message", "msg", "MESSAGE", "event")
+_WHY = ("error", "err", "exception", "reason", "detail")  # beside what is said
+_PRINTED = ("stdout", "stderr", "output", "stack", "stacktrace", "traceback", "exc_info")  # lines of their own
 _LEVELS = ("level", "levelname", "severity", "lvl")
 FEWEST = 2  # objects, one a line, that are no document
 DEEPEST, MOST_NODES = 6, 1_000  # of an object, in which health events are
@@ -54,6 +57,8 @@ def _as_a_line(event: dict[str, Any]) -> str:
 
 
 def _message(packed: dict[str, Any]) -> str:
+    if isinstance(packed.get("peer"), dict):
+        return ""  # an event of NCCL's RAS, whose reader knows it whole
     events = health_events(packed)
     if events:
         return "\n".join(events)
@@ -79,4 +84,6 @@ def unpacked(raw: bytes) -> bytes:
         return said.encode("utf-8", "replace")  # whatever the level at which it was handed on
     level = next((found for name in _LEVELS if isinstance(found := packed.get(name), str)), "")
     head = f"{level.upper()[:12]}: " if level.isalpha() and level.upper() not in said[:80].upper() else ""
-    return f"{head}{said}".encode("utf-8", "replace")
+    why = "".join(f": {one}" for name in _WHY if isinstance(one := packed.get(name), str) and one not in said)
+    printed = "".join(f"\n{one}" for name in _PRINTED if isinstance(one := packed.get(name), str))
+    return f"{head}{said}{why}{printed}".encode("utf-8", "replace")

@@ -188,7 +188,7 @@ class KernelLog(LineReader):
         self.sink.add("segfault", (found[1].split(" ")[-1], found[2]))
 
     def _mlx5(self, found: re.Match[str], text: str) -> None:
-        said, about = found[2], Subject(device=found[1])
+        said, about = found[2], Subject(device=found[1].rstrip(":"))
         port = re.search(r"(\S+): Link (up|down)|Port: \d+ Link (UP|DOWN)", said + " " + text)
         module = re.search(r"Port module event(\[error\])?: module (\d+), (.*)", text)
         if module is not None and (module[1] or re.search(r"(?i)error|high temp|bad|exceeded", module[3])):
@@ -234,7 +234,7 @@ class KernelLog(LineReader):
         self.sink.add("bond.dead", True, Subject(device=found[1]))
 
     def _fallen(self, _found: re.Match[str], text: str) -> None:
-        bus = re.search(r"GPU (?:at )?(?:PCI:)?([0-9a-f]{4}:[0-9a-f:.]+)", text)
+        bus = re.search(r"GPU (?:at )?(?:PCI:)?([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\b", text)
         name = bus[1] if bus else self._named
         self.sink.add("xid", 79, Subject(device=f"GPU {name}" if name else "a GPU"))
 
