@@ -159,3 +159,11 @@ def test_json_of_mlxlink_in_one_line_or_many(tmp_path, state, causes, indent):
     output = {"Operational Info": info, "Troubleshooting Info": advice}
     document = {"status": {"code": 0, "message": "success"}, "result": {"output": output}}
     assert [one.id for one in answer(tmp_path, json.dumps(document, indent=indent) + "\n").roots] == causes
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_events_of_ras_in_one_line_each(tmp_path, many):
+    about = {"host": "host-1", "pid": 4711, "cuda_devs": [0, 1]}
+    event = {"timestamp": "2026-01-05 17:00:00", "event": "PEER_DEAD", "peer": about, "details": "no answer"}
+    found = answer(tmp_path, (json.dumps(event) + "\n") * many).roots
+    assert [(one.id, "host-1" in one.object or "host-1" in one.hosts) for one in found] == [("rank-died", True)]

@@ -165,3 +165,21 @@ def test_one_adapter_is_enough_for_one_rank_of_a_host(ranks: int, limits: bool) 
 def test_a_kernel_s_worker_is_no_host() -> None:
     found = told("kernel: watchdog: BUG: soft lockup - CPU#12 stuck for 226906s! [kworker/u256:2:991]\n")
     assert not any("u256" in one.object for one in found)
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("    Module temperature high alarm             :  Off", ""),
+        ("    Laser bias current high alarm threshold   :  64.999 mA", ""),
+        ("    Module temperature high alarm             :  On", "module-fault"),
+        ("NOTICE pmon#xcvrd: Ethernet504: temperature status change from normal to temperature high alarm", "module-fault"),
+        ("NOTICE pmon#xcvrd: Ethernet504: temperature status change from temperature high alarm to normal", ""),
+        ("     0 lost carrier  0 no carrier  0 babble  0 output discard", ""),
+        ("E0701 08:43:59.424840 654617 transport.cc:3381] RTO retransmission threshold reached.0", "transport-retry"),
+        ("Fabric\n    State    : Completed\n    Status   : Insufficient Resources", "fabric-manager"),
+    ],
+)  # fmt: skip
+def test_alarms_that_are_off_and_counts_of_nothing_are_none(line: str, cause: str) -> None:
+    found = [one.id for one in told(f"{line}\n") if not one.instead_of and one.severity > Severity.QUESTION]
+    assert found == [cause] * bool(cause)

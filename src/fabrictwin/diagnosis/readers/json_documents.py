@@ -24,6 +24,7 @@ OPENS_YAML = re.compile(rb"(?:---\s*\n)?apiVersion: [\w./-]+\s*\n")
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # what json's and PyYAML's constructors raise for values that are none: `int` of an empty text, dates that are not
 _UNREADABLE = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
+_LISTS = re.compile(r"\[\n\s+([^\[\]{}]{1,2000}?)\n\s*\]")
 FEW_ROWS = 3  # of a document that was written without ends of lines
 MOST_DOCUMENTS, LARGEST_YAML = 1_000, 32 << 20
 MOST_COUNTERS = 500  # of a device
@@ -78,11 +79,18 @@ def printed_lines(data: bytes) -> list[str]:
 
 
 def spread(data: bytes) -> bytes:
-    """Return a document without ends of lines with a value to a row, as readers of tools know it."""
-    if OPENS_YAML.match(data) or data.count(b"\n", 0, -1) >= FEW_ROWS:
+    """Return documents without ends of lines, one or one a line, with a value to a row, as tools print them."""
+    if OPENS_YAML.match(data):
         return data
-    parsed = _parsed(data)
-    return data if parsed is None else json.dumps(parsed, indent=4).encode("utf-8", "replace")
+    lines = data.strip().split(b"\n", MOST_DOCUMENTS)
+    documents = [_parsed(data)] if len(lines) <= FEW_ROWS else []
+    if documents == [None] or not documents:
+        documents = [_parsed(line) for line in lines]
+        if not all(isinstance(one, Mapping) for one in documents):
+            return data
+    text = "\n".join(json.dumps(one, indent=4) for one in documents)
+    # a list of numbers or names is a value of its own
+    return _LISTS.sub(lambda found: f"[{' '.join(found[1].split())}]", text).encode("utf-8", "replace")
 
 
 def _parsed(data: bytes) -> Any:

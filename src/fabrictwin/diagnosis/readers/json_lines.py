@@ -57,6 +57,8 @@ def _as_a_line(event: dict[str, Any]) -> str:
 
 
 def _message(packed: dict[str, Any]) -> str:
+    if isinstance(packed.get("peer"), dict):
+        return ""  # an event of NCCL's RAS, whose reader knows it whole
     events = health_events(packed)
     if events:
         return "\n".join(events)

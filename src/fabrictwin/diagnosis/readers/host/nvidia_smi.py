@@ -19,7 +19,7 @@ OPENS_NVLINK = (
 OPENS_QUERY = (
     r"^Failed to initialize NVML|^NVIDIA-SMI has failed|"
     r"^=+NVSMI LOG=+|^\|\s*NVIDIA-SMI\s|^Attached GPUs\s+:|^GPU [0-9A-F]{8}:[0-9A-F:.]+\s*$|"
-    r"^\s{4}(?:Fabric|Remapped Rows|Retired Pages)\s*$|^<nvidia_smi_log>"
+    r"^\s{4}(?:Fabric|Remapped Rows|Retired Pages)\s*$|^\s*Fabric\s*$|^<nvidia_smi_log>"
 )
 # a GPU's row of the plain table
 _ROW = re.compile(r"\|\s+(\d+)\s+((?:NVIDIA|Tesla|GeForce|Quadro|GRID|TITAN)\b.{1,40}?)\s+(?:On|Off|N/A)\s*\|")
