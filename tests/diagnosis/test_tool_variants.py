@@ -183,3 +183,22 @@ def test_a_kernel_s_worker_is_no_host() -> None:
 def test_alarms_that_are_off_and_counts_of_nothing_are_none(line: str, cause: str) -> None:
     found = [one.id for one in told(f"{line}\n") if not one.instead_of and one.severity > Severity.QUESTION]
     assert found == [cause] * bool(cause)
+
+
+def test_a_table_of_a_switch_whose_ruler_was_left_out_is_read() -> None:
+    head = "      IFACE    STATE       RX_OK    RX_ERR    RX_DRP       TX_OK    TX_ERR     TX_DRP\n"
+    rows = "  Ethernet0        U  61,115,381         0         0  51,847,244         0  {}\n  Ethernet2        U  61         0         0  51         0  0\n"
+    found = [one.id for one in told(head + rows.format("9,268,210")) if not one.instead_of]
+    assert found == ["discards"]
+    assert not told(head + rows.format("0"))
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("      WARNING: No AMD GPUs specified", "no-gpu"),
+        ("| 3 | n25 | FAIL | 23.0s | gpu0: FAIL: pre-touch HBM busy: 213.14 GiB already in use (threshold 2.0 GiB) |", "gpu-busy"),
+    ],
+)  # fmt: skip
+def test_what_checks_of_amd_s_gpus_say_is_told(line: str, cause: str) -> None:
+    assert told(f"{line}\n")[0].id == cause

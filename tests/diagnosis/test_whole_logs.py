@@ -403,6 +403,12 @@ def test_what_newer_nccl_says_of_no_fault(said: str):
     assert shown(OF_NCCL.format(said)) == []
 
 
+def test_a_library_that_nccl_did_not_load_is_a_question():
+    said = OF_NCCL.format("misc/ibvwrap.cc:173 NCCL WARN lib wrapper not initialized.")
+    assert shown(said) == []
+    assert answer(said).findings[0].id == "verbs-absent"
+
+
 def test_an_unknown_warning_of_nccl_is_asked_of_the_part_that_gave_it():
     found = answer(OF_NCCL.format("proxy.cc:100 NCCL WARN frob was frobbed (128 max)")).findings
     assert found != []
@@ -422,3 +428,15 @@ def test_what_the_watchdog_says_behind_any_error_is_no_hang():
     assert answer(said + why).findings[0].id == "peer-closed"
     late = head + "Watchdog caught collective operation timeout: ran for 600001 milliseconds before timing out.\n"
     assert answer(said + late).findings[0].id == "collective-stuck"
+
+
+def test_slurm_goes_on_without_a_prolog_of_tasks():
+    said = "slurmstepd: error: Could not run slurm task_prolog [/nfs/prolog]: No such file or directory\n"
+    assert shown(said + "slurmstepd: error: TMPDIR [/scratch/u] is not writeable\nfrob\n") == []
+
+
+def test_ray_marks_nodes_dead():
+    dead = "[2022-02-16 12:46:52,789 C 149 149] node_manager.cc:170: This node has been marked as dead.\n"
+    may = "[2022-02-16 12:45:07,907 W 149 199] node_manager.cc:157: this node can be marked as dead mistakenly.\n"
+    assert shown(may + dead)[0] == "node-failed"
+    assert shown(may) == []

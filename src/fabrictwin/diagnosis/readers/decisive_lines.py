@@ -33,8 +33,8 @@ _TROUBLE = (
     b"crit ", b"backtrace", b"hang", b"hung", b"unset", b"restart", b"drain", b"reject", b"violat",
     b" low ", b"loss", b"drop", b"skip", b"differ", b"not at max", b" bug", b"oops",
     b"unrecogni", b"must specify", b"found nan", b"unimplemented", b"unauth", b"stopiteration", b"status=",
-    b"n't ", b"times out", b"exclu", b"return value", b"exit code", b"exit_code", b"exitcode",
-    b"alarm", b"threshold reach",
+    b"n't ", b"times out", b"exclu", b"return value", b"exit code", b"exit_code", b"exitcode", b" dead", b"died",
+    b"exhaust", b"expire", b"preempt", b"alarm", b"threshold reach",
 )  # fmt: skip
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
 _FATAL = Guarded(

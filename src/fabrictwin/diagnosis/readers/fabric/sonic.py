@@ -75,7 +75,9 @@ class Sonic(LineReader):
         elif self._block[0] and len(bare.split()) == 2 and not self._names:
             name, value = bare.split()
             self._values[name] = value
-        elif self._names and (_PORT.match(bare) or self._names[0] in (*_PARTS, "NO.")):
+        elif (self._names and (_PORT.match(bare) or self._names[0] in (*_PARTS, "NO."))) or (
+            _PORT.match(bare) and self._begins_without_ruler(bare)
+        ):
             self._row(self._cells(text))
         elif re.match(
             r"(?:In|E)gress (?:PG dropped|headroom|shared pool)|Shared pool|(?:For n|N)amespace|Changed polling",
@@ -100,6 +102,14 @@ class Sonic(LineReader):
         self._columns = [found.span() for found in re.finditer(r"-+", text)]
         # the last column ends with the line
         self._names = [name.upper() for name in self._cut(above)]
+
+    def _begins_without_ruler(self, row: str) -> bool:
+        """Take names from the line above where a row follows at once: somebody left the ruler out."""
+        heads = re.split(r"\s{2,}", self._before.strip())
+        if not re.match(OPENS, self._before) or len(heads) != len(re.split(r"\s{2,}", row)):
+            return False
+        self._names, self._columns = [name.upper()[:MOST_CELL] for name in heads], []
+        return True
 
     def _cut(self, text: str) -> list[str]:
         return [text[begin:end].strip()[:MOST_CELL] for begin, end in self._columns]
