@@ -136,6 +136,7 @@ def test_what_nccl_reckons_of_whole_gpus_is_no_fault(total: float) -> None:
         (links("NVIDIA GB200", 4, 18, "25"), "nvlink-degraded"),
         (table("NVIDIA H100 80GB HBM3", 8) + matrix(8, all_over(9), 4, beside), "nvlink-degraded"),
         (matrix(16, all_over(3), 8, beside), "nvlink-degraded"),
+        (table("NVIDIA GB200", 2) + matrix(2, all_over(9), 2, numa=True), "nvlink-degraded"),
         (log(360.9), "nvlink-degraded"),
         (log(185.4), "nvlink-degraded"),
         (table("NVIDIA A100-SXM4-80GB", 8) + log(120.0), "nvlink-degraded"),

@@ -1,4 +1,4 @@
-"""What a container's runtime, a logger or an API packs: lines in objects, objects of Kubernetes, long lines."""
+"""Packed by a container's runtime, a logger or an API: lines in objects, objects of Kubernetes, long lines."""
 
 from __future__ import annotations
 

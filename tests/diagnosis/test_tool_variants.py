@@ -202,3 +202,16 @@ def test_a_table_of_a_switch_whose_ruler_was_left_out_is_read() -> None:
 )  # fmt: skip
 def test_what_checks_of_amd_s_gpus_say_is_told(line: str, cause: str) -> None:
     assert told(f"{line}\n")[0].id == cause
+
+
+@pytest.mark.parametrize(
+    ("rows", "causes"),
+    [
+        ("* soft memlock unlimited\n* hard memlock unlimited\n* soft nofile 65535\n", []),
+        ("* soft memlock unlimited\n* hard nofile 100\n* soft nofile 100\n", ["open-files"]),
+        ("@users  -  memlock  64\n", ["limit-locked"]),
+        ("max locked memory       (kbytes, -l) unlimited\nopen files                      (-n) 1024\n", []),
+    ],
+)
+def test_limits_that_a_file_gives_to_users_are_read(rows: str, causes: list[str]) -> None:
+    assert [one.id for one in told(f"# /etc/security/limits.conf\n{rows}") if not one.instead_of] == causes

@@ -17,7 +17,15 @@ _WHY = ("error", "err", "exception", "reason", "detail")  # beside what is said
 _PRINTED = ("stdout", "stderr", "output", "stack", "stacktrace", "traceback", "exc_info")  # lines of their own
 _LEVELS = ("level", "levelname", "severity", "lvl")
 FEWEST = 2  # objects, one a line, that are no document
+LONGEST = 400  # letters of what a check says
 DEEPEST, MOST_NODES = 6, 1_000  # of an object, in which health events are
+# a check of any program's, its state, and what it says
+_CHECK = ("check", "check_name", "checkname", "test", "test_name", "name")
+_STATE = ("status", "result", "state", "health", "verdict", "outcome")
+_FOUND = ("message", "details", "detail", "description", "reason", "output", "error", "summary")
+_GOOD = re.compile(r"(?i)pass(ed)?|ok|success|healthy|good|skip(ped)?")
+_WARNED = re.compile(r"(?i)warn(ing)?|degraded")
+_BAD = re.compile(r"(?i)fail(ed|ure)?|crit(ical)?|unhealthy|bad|error|fatal")
 
 
 def _object(raw: bytes) -> dict[str, Any]:
@@ -37,6 +45,9 @@ def health_events(packed: Any) -> list[str]:
         if isinstance(node, dict) and isinstance(node.get("checkName"), str):
             lines.append(_as_a_line(node))
             continue
+        if isinstance(node, dict) and (line := _of_a_check(node)):
+            lines.append(line)
+            continue
         inside = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
         if depth < DEEPEST:
             left += [(one, depth + 1) for one in inside]
@@ -54,6 +65,20 @@ def _as_a_line(event: dict[str, Any]) -> str:
         said = f"XID errors: {', '.join(numbers)} {said}".strip()
     named = ", ".join(one for one in codes if not one.isdigit())
     return f"{'ERROR' if event.get('isFatal') else 'WARNING'}: {check}: {said}{f' ({named})' if named else ''}"
+
+
+def _of_a_check(node: dict[str, Any]) -> str:
+    """Return the line of an object that names a check and its state; empty for any other, such as a logger's."""
+    texts = {key.lower(): value for key, value in node.items() if isinstance(value, str) and len(value) < LONGEST}
+    name = next((texts[key] for key in _CHECK if texts.get(key)), "")
+    state = next((texts[key] for key in _STATE if key in texts), "")
+    if not name or not state or any(key in texts for key in _LEVELS):
+        return ""
+    if _GOOD.fullmatch(state):
+        return f"INFO: health check passed: {name}"
+    kind = "WARNING" if _WARNED.fullmatch(state) else "ERROR" if _BAD.fullmatch(state) else ""
+    said = next((texts[key] for key in _FOUND if texts.get(key)), "")
+    return f"{kind}: check failed: {name}: FAILED: {said}".rstrip(": ") if kind else ""
 
 
 def _message(packed: dict[str, Any]) -> str:

@@ -26,7 +26,9 @@ from fabrictwin.diagnosis.readers.packed_files import filled, unpacked
 
 HEAD_BYTES = 64 << 10
 MAX_WHOLE = 256 << 20  # of a file that is read whole: a dump, JSON
-_JSON = re.compile(rb"\s*(?:\{\s*[\"}]|\[\s*[\[{])")  # a line of mpirun or of a kernel begins with a bracket, too
+_JSON = re.compile(
+    rb"\s*(?:\{\s*[\"}]|\[\s*(?:\{|\[\s*[\d\"{\[-]))"
+)  # a line of mpirun or of a kernel begins with a bracket, too
 MOST_FILES = 100_000
 EMPTY = "is empty"
 STANDARD_INPUT = "-"

@@ -16,6 +16,7 @@ from fabrictwin.diagnosis.mechanisms.table import REMAPPED, SURE, mechanism_of, 
 
 SMALL_LOCKED = 64 << 20
 SMALL_SHM = 128 << 20
+FEW_FILES = 1024  # that a process may hold open: what systems come with
 FLAPS = 2
 FEW_LINK_ERRORS = 10
 BASEBOARD = 8  # GPUs of an HGX baseboard with NVSwitches
@@ -550,6 +551,8 @@ def limits(case: Case) -> Iterator[Finding]:
     """Limits and settings of hosts."""
     locked = [fact for fact in case.of("limit.locked") if 0 <= fact.number < SMALL_LOCKED]
     yield from reported("limit-locked", locked, "{text} bytes", "unlimited", 0.8)
+    files = [fact for fact in case.of("limit.files") if fact.number < FEW_FILES]
+    yield from reported("open-files", files, "{text} open files", "thousands", 0.7, severity=Severity.WARNING)
     shm = [fact for fact in case.of("limit.shm") if 0 < fact.number < SMALL_SHM]
     if shm:
         yield found("limit-shm", shm, f"{int(shm[0].number) >> 20} MiB", "gigabytes", 0.8)

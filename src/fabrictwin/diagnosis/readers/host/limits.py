@@ -1,4 +1,7 @@
-"""Limits and settings of a host: `ulimit -a`, `df` of /dev/shm, kernel command line, modules, environment."""
+"""Limits and settings of a host: `ulimit -a`, limits.conf, `df` of /dev/shm, modules, variables.
+
+And the kernel's command line.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from fabrictwin.diagnosis.evidence import Subject
 from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = (
+    r"^(?:\*|@?[\w.-]+)\s+(?:soft|hard|-)\s+(?:memlock|nofile|nproc|stack)\s+\S+\s*$|"  # limits.conf
     r"^max locked memory\s|^\s*core file size\s|^Max locked memory\s|^(?:shm|tmpfs)\s.*\s/dev/shm$|^BOOT_IMAGE=|"
     # of a shell, or of a launcher's command, which sets them for what it starts
     r"^(?:[$#] |export )?NCCL_\w+=|\s-x NCCL_\w+=|"
@@ -18,6 +22,8 @@ OPENS = (
 )
 
 _SETS = re.compile(r"(?:[$#] |export )?NCCL_\w+=|(?:.{0,400}\s)??-x NCCL_\w+=")
+# a row of /etc/security/limits.conf: for whom, soft or hard, of what, how much
+_GIVEN = re.compile(r"(?:\*|@?[\w.-]+)\s+(?:soft|hard|-)\s+(\w+)\s+(\S{1,20})\s*$")
 _VARIABLE = re.compile(r"(?:^|\s)(NCCL_\w+)=([^\s;]*)")
 
 
@@ -59,6 +65,17 @@ class Limits(LineReader):
             self.sink.add(
                 "limit.locked", -1 if value == "unlimited" else int(value) * factor if value.isdigit() else -1
             )
+            return True
+        files = re.match(r"open files\s+\(-n\) (\d{1,9})$|Max open files\s+(\d{1,9})\s", bare)
+        if files is not None:
+            self.sink.add("limit.files", int(files[1] or files[2]))
+            return True
+        given = _GIVEN.match(bare)
+        if given is not None:
+            if given[1] == "memlock":
+                self.sink.add("limit.locked", int(given[2]) * 1024 if given[2].isdigit() else -1)
+            elif given[1] == "nofile" and given[2].isdigit():
+                self.sink.add("limit.files", int(given[2][:9]))
             return True
         shared = re.match(r"(?:shm|tmpfs)\s+([\d.]+)([KMGT]?)\s.*/dev/shm$", bare)
         if shared is not None:

@@ -151,6 +151,8 @@ class Query(LineReader):
     def line(self, text: str) -> bool:
         """Take a line; False where it is none of the tool's."""
         bare = text.strip()
+        if re.match(OPENS_TOPOLOGY, text):
+            return False  # of few GPUs its heads are as short as a section's title
         # values, and titles of sections, are no messages
         self.talks = text[:1] not in (" ", "\t", "<") and not re.match(r"[A-Z][\w ()./-]{0,60}?\s:\s", bare)
         gpu = re.match(r"(?:GPU |<gpu id=\")([0-9A-Fa-f]{8}:[0-9A-Fa-f:.]+)", bare)

@@ -1,4 +1,4 @@
-"""What GPUs say of themselves (`nvidia-smi -q`): wear, repairs, heat, limits, the health of their links."""
+"""GPUs by their own word (`nvidia-smi -q`): wear, repairs, heat, limits, the health of their links."""
 
 from __future__ import annotations
 

@@ -98,7 +98,8 @@ def _between(case: Case, gpu: str) -> Iterator[Finding]:
         return
     (links,), most = counts, max(_switched_gpus().values())
     peers = Counter(fact.subject.device for fact in linked).most_common(1)[0][1]
-    if links * peers > most:
+    # boards without switches have a third of a GPU's links to each other one
+    if links * peers > most or (gpu and links >= _switched_gpus()[gpu] // 2):
         yield from _few(linked, links, f"NV{links} between all GPUs", gpu)
 
 

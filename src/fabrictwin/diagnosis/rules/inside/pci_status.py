@@ -1,4 +1,4 @@
-"""What PCIe devices report of themselves: errors, drivers that have not taken them, payloads and tags."""
+"""PCIe devices by their own word (`lspci -vvv`): errors, drivers that have not taken them, payloads and tags."""
 
 from __future__ import annotations
 
