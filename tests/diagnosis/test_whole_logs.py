@@ -440,3 +440,26 @@ def test_ray_marks_nodes_dead():
     may = "[2022-02-16 12:45:07,907 W 149 199] node_manager.cc:157: this node can be marked as dead mistakenly.\n"
     assert shown(may + dead)[0] == "node-failed"
     assert shown(may) == []
+
+
+def test_a_peer_that_closed_on_the_loopback_is_no_wrong_interface():
+    said = (
+        "[1]<stderr>:  what():  [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:598] {} [127.0.0.1]:54168\n"
+    )
+    closed = answer("[0]<stderr>:Killed\n" + said.format("Connection closed by peer"))
+    assert closed.findings[0].id == "rank-died"
+    assert shown(said.format("connect failed"))[0] == "bootstrap-interface"
+
+
+def test_a_task_without_heartbeats_has_died():
+    said = (
+        "coordination_service.cc:1170] /job:w/task:0 has been set to ERROR in coordination service: UNAVAILABLE: "
+    )
+    said += "Task /job:w/task:0 heartbeat timeout. [type.googleapis.com/tensorflow.CoordinationServiceError='']\n"
+    assert shown(said)[0] == "rank-died"
+
+
+def test_what_a_shell_says_of_a_process_that_was_killed():
+    for said in ("Killed\n", "/tmp/x.sh: line 5: 12345 Killed                  python train.py\n"):
+        assert shown("step 1\n" + said)[0] == "rank-died"
+    assert shown("/tmp/x.sh: line 5: 12345 Killed      vllm serve m\n" + "frob\n" * 100) == []

@@ -18,7 +18,7 @@ COLOUR = re.compile(r"(?:\x1b|ESC|\^\[)\[[0-9;?]*[ -/]*[@-~]")
 _BARE_COLOUR = re.compile(r"\[(?:[0-9]{1,2}(?:;[0-9]{1,3})*)?m(?!\])")
 # one blank at most behind a prefix: a tab is the line's own
 _ONE = re.compile(
-    r"(?:\[\d+,\d+\]<std(?:out|err|diag)>: ?"
+    r"(?:\[\d+(?:,\d+)?\]<std(?:out|err|diag)>: ?"
     r"|\[\d+,\d+\]\s?<[\w.-]+>: ?"
     r"|\[(?:rank|default|trainer|worker|node)\d+(?:\|\d+)?\]: ?"
     r"|\[(?:pod|container)/[^\]\s]+\]\s"
