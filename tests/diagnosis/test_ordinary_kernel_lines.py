@@ -60,3 +60,14 @@ def test_an_ordinary_line_of_a_kernel_is_no_fault(line: str) -> None:
 )
 def test_a_line_that_looks_like_one_is_a_fault_still(line: str, cause: str) -> None:
     assert cause in shown(line)
+
+
+def test_what_a_kernel_went_on_after_is_a_warning():
+    """A kernel goes on after nearly all that fails in it: how much it said since does not make it harmless."""
+    later = "".join(f"[ 40.{n:06d}] usb 1-1: new device number {n}\n" for n in range(90))
+    for line in (
+        "[ 12.1] BUG: KASAN: slab-use-after-free in mlx5_frob+0x707/0x810",
+        "[ 12.1] mlx5_core 0000:0a:00.1: print_health_info:424:(pid 0): synd 0x8: unrecoverable hardware error",
+    ):
+        found = judged(read_text(f"{line}\n{later}"), twin=False)
+        assert found.findings[0].severity == Severity.WARNING, line

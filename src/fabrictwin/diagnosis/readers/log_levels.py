@@ -27,7 +27,11 @@ _SAID = re.compile(
     r"|: \w*(?P<python>Warning): |^(?:\d{1,6}: )?(?P<wandb>wandb): "
 )
 _WORSE = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b(?=[:\]]| \d| \[| -| \|)")
-_AN_ERROR = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|\w(?:Error|Exception)\b|NCCL WARN|\b[Ee]rror: |^\W*E\d{4} ")
+_AN_ERROR = re.compile(
+    r"\b(?:ERROR|CRITICAL|FATAL)\b|\w(?:Error|Exception)\b|NCCL WARN|\b[Ee]rror: |^\W*E\d{4} |"
+    # kernels go on after nearly all that fails in them; drivers name their device, whose domain may be folded
+    r"\bBUG: |\bOops\b|\b\w+ (?:#|[0-9a-f]{4}):[0-9a-f]{2}:[0-9a-f]{2}\.\d(?: \w+)?: "
+)
 _WARNING = frozenset("WARNW")
 # how a program goes on in spite of what it warns of
 _GOES_ON = re.compile(
