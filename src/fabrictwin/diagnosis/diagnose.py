@@ -33,7 +33,16 @@ from fabrictwin.diagnosis.rules import (
     ports,
     priorities,
 )
-from fabrictwin.diagnosis.rules.inside import gpu_state, gpu_tests, nvlink_counts, pci_status
+from fabrictwin.diagnosis.rules.inside import (
+    gpu_state,
+    gpu_tests,
+    gpu_topology,
+    kernel_events,
+    nvidia_smi,
+    nvlink_counts,
+    pci_links,
+    pci_status,
+)
 from fabrictwin.diagnosis.runs import run_notes, runs_of, with_runs
 
 RULES: tuple[Rule, ...] = (
@@ -49,6 +58,10 @@ RULES: tuple[Rule, ...] = (
     *ports.RULES,
     *ibdiagnet.RULES,
     *priorities.RULES,
+    *kernel_events.RULES,
+    *nvidia_smi.RULES,
+    *gpu_topology.RULES,
+    *pci_links.RULES,
     *hosts.RULES,
     *gpu_tests.RULES,
     *bandwidth.RULES,
