@@ -232,6 +232,7 @@ def perftest(test: str, corrections: dict[str, float], *, as_json: bool = False,
     return json.dumps(perftest_text.as_json(run)) if as_json else perftest_text.text(run)
 
 
+@pytest.mark.second
 def test_what_adapters_add_and_reach_is_found_again(tmp_path: Path) -> None:
     true = {"latency_ns": 700.0, "message_rate": 0.8}
     tables = {

@@ -134,6 +134,7 @@ def test_only_config_errors_escape_from_noise(text: str) -> None:
         parse(text, FILE)
 
 
+@pytest.mark.second
 @settings(max_examples=100)
 @given(order=st.permutations(range(9)))
 def test_the_order_of_nodes_in_the_file_does_not_matter(order: list[int]) -> None:
@@ -362,6 +363,7 @@ def test_selene_imports_whole_and_fast(shared: Path) -> None:
     assert len(built.notes) == 2
 
 
+@pytest.mark.second
 def test_selene_cut_in_half_is_refused(shared: Path) -> None:
     text = (shared / "data" / "ibnetdiscover" / "selene.compute.txt").read_text()
     for share in (0.25, 0.5, 0.999):

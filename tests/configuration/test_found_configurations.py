@@ -198,6 +198,7 @@ def test_ports_of_a_box_are_where_its_layout_has_them(
     assert {len(row["lanes"].split(",")) for row in rows} == {lanes}
 
 
+@pytest.mark.second
 def test_cages_are_split_where_a_box_has_fewer_than_cables(tmp_path: Path):
     few = configuration(plan(spec_of()), "nvue", os="nvue").switches
     assert list(few["leaf-0"].ports)[:2] == ["swp1", "swp2"]

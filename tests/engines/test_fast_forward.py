@@ -106,6 +106,7 @@ def test_most_of_a_long_transfer_is_skipped(technology, which, least):
     assert differs_in_nothing(([which], [[]], [0]), technology) > least
 
 
+@pytest.mark.second
 def test_queue_pairs_that_give_up_do_so_alike():
     program = [0, 0, 2, 2], [[], [0], [], [2]], [0, 0, 0, 0]
     with pytest.raises(SimulatedError, match="gave up after 7 retries"):

@@ -294,7 +294,7 @@ def test_nothing_is_done_before_anything_was_posted():
     assert share() == 1
 
 
-@pytest.mark.parametrize("fidelity", ["analytic", "flow", "packet"])
+@pytest.mark.parametrize("fidelity", ["analytic", "flow", pytest.param("packet", marks=pytest.mark.second)])
 def test_a_run_leaves_no_cyclic_garbage_of_the_twin(spec_file, fidelity):
     """Few objects hold large arrays, and the collector counts objects: thousands of runs would fill the memory."""
     spec = with_overrides(load_spec(spec_file), fidelity=fidelity)

@@ -45,6 +45,7 @@ def test_records_are_of_long_mixed_workloads(release: str) -> None:
     assert set(steps) == {name for name, workload in WORKLOADS.items() if release in workload.releases}
 
 
+@pytest.mark.second
 def test_releases_differ_where_they_are_said_to() -> None:
     """Otherwise one release's scheduler would pass for another's."""
     logs = {release: log_of("shared", release).recorded() for release in ("0.12", "0.19", "0.33")}

@@ -193,6 +193,7 @@ class ByContext:
         )
 
 
+@pytest.mark.second
 @given(
     arrivals=st.lists(st.integers(0, 3000), min_size=1, max_size=20),
     replicas=st.integers(1, 3),

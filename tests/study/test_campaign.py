@@ -72,6 +72,7 @@ def test_the_time_is_dalys_where_all_he_assumes_holds(interval_s, save_s):
     assert mean_wall_s(play(asked, interval_s, 60)) == pytest.approx(exact, rel=0.005)
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("nodes", [16, 128, 256, 512, 2048])
 def test_goodput_by_size_is_what_the_rsc_paper_estimates(nodes):
     """E[ETTR] = 1 - N r (u0 + dt/2) for long runs without queues (arXiv 2410.21680): first order in N r."""

@@ -222,6 +222,7 @@ def test_the_verdict_tells_control_from_technology(found, controlled, bare, says
     assert any(line.startswith("roce-400g: that an exchange takes longer there") for line in said.unknown)
 
 
+@pytest.mark.second
 def test_a_slow_phase_is_played_without_control_too(tmp_path, monkeypatch):
     """DCQCN made for 40 Gb/s slows a hot exchange at 400 Gb/s down; the network alone does not."""
     own = preset("roce-400g", {}).model_copy(update={"packet": {"control": "dcqcn", "dcqcn": "sigcomm15"}})

@@ -29,6 +29,7 @@ def drawn(of: Spread, groups: int, *, seed: int = 3) -> list[Grouped]:
     return rows
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("of", [Spread(0.03, 0.06, 0.01), Spread(0.1, 0.02, 0.02), Spread(0.05, 0.05, 0.05)])
 def test_what_rows_were_drawn_with_is_found_again(of: Spread) -> None:
     found = spread_of(drawn(of, 4000))

@@ -66,6 +66,7 @@ def test_a_series_that_is_left_out_gets_what_is_typical():
     assert found.refitted == sum(bool(one.calibrated_from) for one in DATA.texts.sets.values())
 
 
+@pytest.mark.second
 def test_a_model_that_is_left_out_is_predicted_by_its_framework():
     assert {family_of(case) for case in CASES if case.row.set == NEMO} > {"llama"}
     found = held("hardware, release and model", OnlyNemo())
