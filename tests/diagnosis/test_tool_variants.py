@@ -215,3 +215,21 @@ def test_what_checks_of_amd_s_gpus_say_is_told(line: str, cause: str) -> None:
 )
 def test_limits_that_a_file_gives_to_users_are_read(rows: str, causes: list[str]) -> None:
     assert [one.id for one in told(f"# /etc/security/limits.conf\n{rows}") if not one.instead_of] == causes
+
+
+@pytest.mark.parametrize(
+    ("row", "cause"),
+    [
+        ("LinkDownedCounter:...............12\nSymbolErrorCounter:..............65535\n", "link-flapping"),
+        ("\t Link 3: Replay Errors: 0\n\t Link 3: CRC Errors: 91231\n", "nvlink-error"),
+        ("  Ethernet0:3      stormed      4/3      0/912312           0/0\n", "pause-storm"),
+    ],
+)
+def test_rows_that_somebody_picked_out_are_read(row, cause):
+    found = judged(read_text(row), twin=False)
+    assert found.findings[0].id == cause
+    assert not found.findings[0].object.startswith("/")
+
+
+def test_a_queue_without_storms_is_well():
+    assert judged(read_text("  Ethernet0:3   operational   0/0   0/0   0/0\n"), twin=False).verdict == "clean"

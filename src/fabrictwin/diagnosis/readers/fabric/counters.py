@@ -15,7 +15,10 @@ from fabrictwin.diagnosis.readers.line_reader import LineReader
 OPENS_PERFQUERY = (
     r"^#? ?Port (?:extended )?counters: Lid \d+ port|^#? ?PortRcvErrorDetails|"
     r"^#? ?Port\w*(?:Details|Discards?)\w*: Lid|"
-    r"^# [A-Z][\w ]*: Lid \d+ port \d+|^PortSelect:\.+"
+    r"^# [A-Z][\w ]*: Lid \d+ port \d+|^PortSelect:\.+|"
+    # rows that somebody picked out
+    r"^(?:SymbolErrorCounter|LinkErrorRecoveryCounter|LinkDownedCounter|Port(?:Rcv|Xmit)[A-Z]\w+|"
+    r"LocalLinkIntegrityErrors|ExcessiveBufferOverrunErrors|VL15Dropped):\.+\d"
 )
 OPENS_ERRORS = (
     r"^\s*Errors for (?:0x[0-9a-f]+ )?\"|^\s*GUID 0x[0-9a-f]+ port (?:ALL|\d+): \[|^## Summary: \d+ nodes checked|"

@@ -16,6 +16,7 @@ from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS = (
     r"^\s*Port (?:Rx|Tx)\s+PFC0|^\s*(?:admin@\S+\s*)?\$ show |^\s*Pool: \w+\s*$|^\s*Profile: \w+\s*$|"
+    r"^\s*Ethernet\w+:\d\s+(?:operational|stormed)\s+\d+/\d+\s|"
     r"^\s*QUEUE\s+STATUS\s+STORM DETECTED|^\s*PORT\s+ACTION\s+DETECTION|"
     r"^\s*(?:IFACE|Iface)\s+(?:STATE\s+(?:RX_OK|FEC_CORR|RX_ERR)|RX_OK)|"
     r"^\s*Interface\s+(?:Lanes\s+Speed|Lossless priorities|Oper\s+Admin|LT Oper|Flap Count|FEC Oper)|"
@@ -31,6 +32,7 @@ OPENS = (
 OPENS_LOG = r"#orchagent: |#(?:syncd|bgpcfgd|portsyncd|buffermgrd)\w*: "
 _RULER = re.compile(r"\s*-{2,}(?:\s+-{2,})+\s*$")
 _PORT = re.compile(r"(?:Ethernet|PortChannel)[\w-]*\d")
+_WATCHED = re.compile(r"(Ethernet\w+:\d)\s+(operational|stormed)\s+(\d+/\d+)\s")
 MOST_CELL = 60
 _NO_FAULT = r"(?i)(?:ok|n/a|unplugged|not supported)?$"  # what a port's module says where it is well or absent
 _COUNTED = ("RX_OK", "RX_ERR", "RX_DRP", "RX_DROPS", "RX_OVR", "TX_ERR", "TX_DRP", "TX_OVR", "FEC_UNCORR")
@@ -79,6 +81,9 @@ class Sonic(LineReader):
             _PORT.match(bare) and self._begins_without_ruler(bare)
         ):
             self._row(self._cells(text))
+        elif (picked := _WATCHED.match(bare)) is not None:  # a row without its table
+            self.sink.add("sonic.read", True)
+            self._storm(picked[1], picked[2], picked[3])
         elif re.match(
             r"(?:In|E)gress (?:PG dropped|headroom|shared pool)|Shared pool|(?:For n|N)amespace|Changed polling",
             bare,
@@ -131,9 +136,7 @@ class Sonic(LineReader):
         elif names[0] in ("PORT RX", "PORT TX"):
             self._pauses(row, names[0][-2:].lower(), about)
         elif names[0] == "QUEUE":
-            storm = re.match(r"(\d+)/(\d+)$", row.get("STORM DETECTED/RESTORED", ""))
-            if storm is not None and int(storm[1]):
-                self.sink.add("sonic.storm", (int(storm[1]), int(storm[2]), row.get("STATUS", "")), about)
+            self._storm(first, row.get("STATUS", ""), row.get("STORM DETECTED/RESTORED", ""))
         elif names[0] == "PORT" and "ACTION" in names:
             self.sink.add("sonic.watchdog", True)
         elif names[0] == "PORT" and "TXQ" in names:
@@ -173,6 +176,11 @@ class Sonic(LineReader):
         elif names[0] == "NO." and "(Dw)" in row.get("PROTOCOL", ""):
             value = (row.get("PROTOCOL", ""), row.get("PORTS", "")[:80])
             self.sink.add("sonic.bundle-down", value, Subject(device=row.get("TEAM DEV", "")))
+
+    def _storm(self, queue: str, status: str, counts: str) -> None:
+        storm = re.match(r"(\d{1,12})/(\d{1,12})$", counts)
+        if storm is not None and int(storm[1]):
+            self.sink.add("sonic.storm", (int(storm[1]), int(storm[2]), status), Subject(device=queue))
 
     def _part(self, row: Mapping[str, str]) -> None:
         """Keep a supply or a fan that is not well, a sensor that warns."""

@@ -13,7 +13,8 @@ from fabrictwin.diagnosis.readers.line_reader import LineReader
 
 OPENS_TOPOLOGY = r"^\s*GPU0\s+(?:GPU1|NIC0|mlx5_\d+|CPU Affinity)"
 OPENS_NVLINK = (
-    r"^GPU \d+: .*\(UUID: |^GPU \d+: NVIDIA [\w -]+$|^\s*Link \d+: (?:[\d.]+ GB/s|<inactive>)|"
+    r"^GPU \d+: .*\(UUID: |^GPU \d+: NVIDIA [\w -]+$|"
+    r"^\s*Link \d+: (?:[\d.]+ GB/s|<inactive>|(?:Replay|Recovery|CRC)\b)|"
     r"^\|\s+NvLink Link Status\s+\||^\s*gpuId \d+:\s*$"
 )
 OPENS_QUERY = (
@@ -105,7 +106,7 @@ class NvlinkStatus(LineReader):
             return True
         if link is None:
             return self._letters(bare)
-        about = Subject(device=self._gpu, port=link[1])
+        about = Subject(device=self._gpu or "a GPU", port=link[1])
         rate = re.match(r"([\d.]+) GB/s", link[2])
         error = re.match(r"([\w ]+?)(?: Error)?s?(?: Count)?: (\d+)", link[2])
         if rate is not None and rate[1].count(".") < 2:
