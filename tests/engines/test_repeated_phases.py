@@ -52,6 +52,7 @@ def programs(draw):
     return which, after, durations
 
 
+@pytest.mark.second
 @settings(max_examples=12)
 @given(programs(), st.sampled_from(["infiniband", "ethernet"]))
 def test_whatever_the_program_nothing_differs_from_playing_all_of_it(program, technology):

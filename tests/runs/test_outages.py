@@ -66,6 +66,7 @@ def test_a_cut_cable_is_told_in_the_summary_the_terminal_and_the_report(spec):
     assert "cut leaf-0/6" in report_html(result)
 
 
+@pytest.mark.second
 def test_with_a_manager_a_cut_costs_less_than_without(spec):
     cut = CUT.replace("3 ms", "2.5 ms")  # before queue pairs give up, after seven time-outs of 262 us
     managed = predict(spec(cut)).trace.end_ps

@@ -255,6 +255,7 @@ def test_a_length_beyond_the_models_is_allowed_by_a_variable() -> None:
     assert not check(read, f"VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 {command}").refused
 
 
+@pytest.mark.second
 def test_what_goes_unsaid() -> None:
     found = judged(RAY + "vllm serve m -tp 8 -pp 2 --distributed-executor-backend ray")
     assert "VLLM_HOST_IP is not set" in said(found, "warned")

@@ -99,7 +99,7 @@ shows = st.sampled_from(["error", "hang", "silent", "planned"])
 kinds = st.builds(component, st.floats(1e-6, 1e-3), shows, replaces=st.booleans(), name=st.sampled_from("abcdef"))
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(
     st.lists(kinds, min_size=1, max_size=5),
     st.tuples(st.floats(0, 600), st.floats(0, 900), st.floats(0, 300)),

@@ -129,6 +129,7 @@ def test_a_row_is_the_run_of_its_point():
     assert rows[0]["reason"] is None
 
 
+@pytest.mark.second
 def test_a_sweep_goes_on_where_it_was_and_ends_in_the_same_bytes(tmp_path, monkeypatch):
     asked = study.plan(ft.load(LAPTOP), ["hosts=2,4,8", "tp=1,2"])
     whole = study.sweep(asked, silent, workers=1)
