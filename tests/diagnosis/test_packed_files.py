@@ -103,6 +103,17 @@ def test_a_small_file_that_expands_without_end_is_left(monkeypatch: pytest.Monke
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(PACKED)), st.integers(0, 2000), st.integers(1, 255), st.integers(0, 3000))
 def test_spoilt_files_raise_nothing(way: str, at: int, flip: int, length: int) -> None:
-    data = bytearray(PACKED[way])
-    data[at % len(data)] ^= flip
-    inside(bytes(data[: max(length, 1)]))
+    spoilt = bytearray(PACKED[way])
+    spoilt[at % len(spoilt)] ^= flip
+    found = inside(bytes(spoilt[: max(length, 1)]))
+    assert all(data or problem or len(found) == 1 for _, data, _, problem in found)
+    if way in ("gzip", "bzip2", "xz", "zip"):  # these hold sums of what is in them
+        told = {data for _, data, _, problem in found if not problem}
+        assert told <= {DATA, bytes(spoilt[: max(length, 1)])}  # the latter where no magic is left
+
+
+def test_an_encrypted_member_is_named() -> None:
+    locked = bytearray(PACKED["zip"])
+    locked[locked.rindex(b"PK\x01\x02") + 8] |= packed_files.ENCRYPTED
+    ((name, data, _, problem),) = inside(bytes(locked))
+    assert (name, data, problem) == ("f:host-1/dmesg.txt", b"", "is encrypted")

@@ -81,12 +81,18 @@ def _of_a_check(node: dict[str, Any]) -> str:
     return f"{kind}: check failed: {name}: FAILED: {said}".rstrip(": ") if kind else ""
 
 
-def _message(packed: dict[str, Any]) -> str:
-    if isinstance(packed.get("peer"), dict):
-        return ""  # an event of NCCL's RAS, whose reader knows it whole
-    events = health_events(packed)
-    if events:
-        return "\n".join(events)
+def _is_of_ras(packed: dict[str, Any]) -> bool:
+    """Return true for an event of NCCL's RAS, whose reader knows it whole."""
+    return isinstance(packed.get("peer"), dict)
+
+
+def _events(packed: dict[str, Any]) -> list[str]:
+    return [] if _is_of_ras(packed) else health_events(packed)
+
+
+def _said(packed: dict[str, Any]) -> str:
+    if _is_of_ras(packed):
+        return ""
     return next((said for name in _SAID if isinstance(said := packed.get(name), str)), "")
 
 
@@ -96,17 +102,18 @@ def recognises(head: bytes) -> bool:
     if lines and health_events(_object(lines[0])):
         return True
     whole = lines[:FEWEST] if len(lines) > FEWEST or head.endswith(b"\n") else lines[:-1]
-    return len(lines) >= FEWEST and bool(whole) and all(_message(_object(line)) for line in whole)
+    return len(lines) >= FEWEST and bool(whole) and all(_events(one) or _said(one) for one in map(_object, whole))
 
 
 def unpacked(raw: bytes) -> bytes:
     """The line in an object, with its logger's level; as it stands where it holds none."""
     packed = _object(raw)
-    said = _message(packed)
+    events = _events(packed)
+    if events:
+        return "\n".join(events).encode("utf-8", "replace")  # whatever the level at which it was handed on
+    said = _said(packed)
     if not said:
         return raw
-    if health_events(packed):
-        return said.encode("utf-8", "replace")  # whatever the level at which it was handed on
     level = next((found for name in _LEVELS if isinstance(found := packed.get(name), str)), "")
     head = f"{level.upper()[:12]}: " if level.isalpha() and level.upper() not in said[:80].upper() else ""
     why = "".join(f": {one}" for name in _WHY if isinstance(one := packed.get(name), str) and one not in said)

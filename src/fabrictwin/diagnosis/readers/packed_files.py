@@ -14,6 +14,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from io import BufferedReader, BytesIO, RawIOBase
 from pathlib import PurePosixPath
 from typing import IO, Any, BinaryIO
@@ -31,6 +32,7 @@ _EXPAND: dict[bytes, Callable[[Any], gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\x00": lzma.LZMAFile,
 }
+ENCRYPTED = 1  # of a zip member's flags
 _ZIP, _ZSTD = b"PK\x03\x04", b"\x28\xb5\x2f\xfd"
 _TAR_AT, _TAR = 257, b"ustar"
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -163,7 +165,10 @@ class _Utf8:
 def _tar(stream: IO[bytes], of: Inside, budget: _Budget, depth: int) -> Iterator[Inside]:
     try:
         with tarfile.open(fileobj=stream, mode="r|") as archive:
-            for _, member in zip(range(MOST_MEMBERS), archive, strict=False):
+            for number, member in enumerate(archive):
+                if number == MOST_MEMBERS:
+                    yield Inside(of.name, None, of.host, _too_many)
+                    break
                 inside = archive.extractfile(member) if member.isfile() else None
                 if inside is not None:
                     yield from _through(inside, _member(member.name, of), budget, depth)
@@ -182,14 +187,24 @@ def _zip(stream: IO[bytes], of: Inside, budget: _Budget, depth: int) -> Iterator
                 raise ValueError(f"is larger than {MOST_WITHIN >> 20} MiB within another archive")
             stream = BytesIO(data)
         with zipfile.ZipFile(stream) as archive:
-            for member in archive.infolist()[:MOST_MEMBERS]:
-                if member.is_dir() or member.flag_bits & 1:  # encrypted
+            members = archive.infolist()
+            if len(members) > MOST_MEMBERS:
+                yield Inside(of.name, None, of.host, _too_many)
+            for member in members[:MOST_MEMBERS]:
+                if member.is_dir():
+                    continue
+                if member.flag_bits & ENCRYPTED:
+                    yield replace(_member(member.filename, of), problem=lambda: "is encrypted")
                     continue
                 with archive.open(member) as inside:
                     yield from _through(inside, _member(member.filename, of), budget, depth)
     except (*_BROKEN, NotImplementedError, RuntimeError) as error:
         problem = f"is no zip archive, or is cut off: {error}"
         yield Inside(of.name, None, of.host, lambda: problem)
+
+
+def _too_many() -> str:
+    return f"holds more than {MOST_MEMBERS} files, of which the rest is left"
 
 
 def _member(name: str, of: Inside) -> Inside:

@@ -52,9 +52,7 @@ _ALONE = re.compile(r"(host_to_device|device_to_host|device_to_device)_memcpy_(?
 _HEADED = re.compile(r"memcpy \w+ .*bandwidth \(GB/s\)")
 _VALUES = re.compile(r"(\d{1,3})((?:\s+(?:\d{1,7}\.\d{1,6}|N/A)){1,72})$")
 _DEVICE = re.compile(r"Device (\d{1,3}): (.{4,80}?)(?: \([0-9a-f]+:[0-9a-f:]+\))?$")
-_FAILED = re.compile(
-    r"Invalid value when checking the pattern at|Test (\w+) failed|Error: .*validation", re.IGNORECASE
-)
+_FAILED = re.compile(r"Invalid value when checking the pattern at")  # nvbandwidth's kernels.cu
 _SAMPLE = re.compile(r"(Host|Device) to (Host|Device) Bandwidth, \d+ Device")
 _TRANSFER = re.compile(r"(\d{1,12})\s+(\d{1,7}(?:\.\d+)?)$")
 _SAID = re.compile(
@@ -110,9 +108,7 @@ class GpuCopies(LineReader):
 
 
 OPENS_BURN = r"^(?:Using compare file: |Burning for \d+ seconds|Tested \d+ GPUs:|[\d.]+%  proc'd: )"
-_PROGRESS = re.compile(
-    r"([\d.]{1,5})%\s+proc'd: (?P<done>[^e]*?)\s+errors: (?P<errors>.*?)(?:\s+temps: (?P<temps>.*))?$"
-)
+_PROGRESS = re.compile(r"[\d.]{1,5}%\s+proc'd: (?P<done>[^e]*?)\s+errors: (?P<errors>.*?)(?:\s+temps: .*)?$")
 _VERDICT = re.compile(r"GPU (\d{1,3}): (OK|FAULTY)$")
 _LISTED = re.compile(r"GPU (\d{1,3}): (.{4,80}) \(UUID: ")
 _BURNT = re.compile(
@@ -132,11 +128,8 @@ class GpuBurn(LineReader):
         progress, verdict, listed = _PROGRESS.match(bare), _VERDICT.match(bare), _LISTED.match(bare)
         if progress is not None:
             _keep_progress(self.sink, progress["done"], progress["errors"])
-        elif verdict is not None:
-            if verdict[2] == "FAULTY":
-                self.sink.add("gpu.wrong", "FAULTY", Subject(device=f"GPU {verdict[1]}"))
-            else:
-                self.sink.add("gpu.burnt", True, Subject(device=f"GPU {verdict[1]}"))
+        elif verdict is not None and verdict[2] == "FAULTY":
+            self.sink.add("gpu.wrong", "FAULTY", Subject(device=f"GPU {verdict[1]}"))
         elif listed is not None:
             self.sink.add("smi.gpu", listed[2], Subject(device=f"GPU {listed[1]}"))
         return bool(progress or verdict or listed or _BURNT.match(bare))
